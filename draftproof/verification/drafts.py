@@ -1,0 +1,117 @@
+"""The q of a whole batch, side by side with the packed rows of p and never denser than they were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftproof.sampling.draft_q import Dense, DraftQ, support
+from draftproof.verification.token_rule import SparseQ, expected_acceptance, residual
+
+CHUNK = 16
+"""Rows taken at a time where whole rows are copied in float64: bounds memory, changes no result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """All q of a batch by row of p, each scaled to the total of its row of p.
+
+    Attributes:
+        sparse: lattice, sparse and one-hot q.
+        rows: int64[D], ascending, rows with a dense q.
+        masses: float32[D, V], those q as sent.
+        scales: float64[D], what they are multiplied by.
+    """
+
+    sparse: SparseQ
+    rows: Tensor
+    masses: Tensor
+    scales: Tensor
+
+    @classmethod
+    def collect(cls, qs: Sequence[DraftQ], rows: Sequence[int], totals: Tensor, vocab_size: int) -> Drafts:
+        """Lays out the q of a batch.
+
+        Args:
+            qs: one per proposal of the batch, validated.
+            rows: the row of p that each belongs to, ascending.
+            totals: float64[N], the sum of each row of p.
+            vocab_size: V.
+        """
+        device = totals.device
+        owners, ids, masses = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
+        dense_rows, dense = [], []
+        for row, q in zip(rows, qs, strict=True):
+            if isinstance(q, Dense):
+                dense_rows.append(row)
+                dense.append(np.asarray(q.masses, dtype=np.float32))
+            else:
+                q_ids, q_masses = support(q)
+                owners.append(np.full(len(q_ids), row))
+                ids.append(q_ids)
+                masses.append(q_masses)
+        owner = torch.from_numpy(np.concatenate(owners)).to(device)
+        mass = torch.from_numpy(np.concatenate(masses)).to(device) * totals[owner]
+        dense_row = torch.tensor(dense_rows, dtype=torch.int64, device=device)
+        stacked = np.stack(dense) if dense else np.empty((0, vocab_size), np.float32)
+        dense_mass = torch.from_numpy(stacked).to(device)
+        return cls(
+            sparse=SparseQ(owner, torch.from_numpy(np.concatenate(ids)).to(device), mass),
+            rows=dense_row,
+            masses=dense_mass,
+            scales=totals[dense_row] / row_totals(dense_mass),
+        )
+
+    def at(self, tokens: Tensor) -> Tensor:
+        """q of one token in every row of p, 0 in rows without a proposal: int64[N] -> float64[N]."""
+        at = self.sparse.at(tokens)
+        at[self.rows] = self.masses.gather(1, tokens[self.rows][:, None])[:, 0].double() * self.scales
+        return at
+
+    def expected_acceptance(self, p: Tensor, rows: Tensor) -> Tensor:
+        """sum_x min(p, q) of chosen rows, not divided by the total of p.
+
+        Args:
+            p: float[N, V].
+            rows: int64[R].
+
+        Returns:
+            float64[R].
+        """
+        overlap = expected_acceptance(p, self.sparse)
+        for chunk in self._dense_among(rows):
+            overlap[self.rows[chunk]] = expected_acceptance(p[self.rows[chunk]], self._scaled(chunk))
+        return overlap[rows]
+
+    def residual(self, p: Tensor, rows: Tensor) -> Tensor:
+        """(p - q)+ of chosen rows, p where nothing was proposed.
+
+        Args:
+            p: float[N, V].
+            rows: int64[B], ascending.
+
+        Returns:
+            float64[B, V].
+        """
+        weights = residual(p[rows], self.sparse.select(rows, len(p)))
+        for chunk in self._dense_among(rows):
+            owners = self.rows[chunk]
+            weights[torch.searchsorted(rows, owners)] = residual(p[owners], self._scaled(chunk))
+        return weights
+
+    def _dense_among(self, rows: Tensor) -> list[Tensor]:
+        wanted = torch.isin(self.rows, rows).nonzero()[:, 0]
+        return list(wanted.split(CHUNK))
+
+    def _scaled(self, chunk: Tensor) -> Tensor:
+        return self.masses[chunk].double() * self.scales[chunk, None]
+
+
+def row_totals(x: Tensor) -> Tensor:
+    """Sums rows in float64: float[N, V] -> float64[N]."""
+    parts = [chunk.double().sum(dim=-1) for chunk in x.split(CHUNK)]
+    return torch.cat(parts) if parts else x.new_empty(0, dtype=torch.float64)

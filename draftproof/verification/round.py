@@ -1,0 +1,224 @@
+"""One batch of rounds, from logits to verdicts: what the target runs after its forward pass.
+
+p stays as the pipeline made it (float32). Where it meets q, q is scaled to the row's own float64 total instead, so the
+law is that of p normalised in float64, the same that a plain target step draws from, and p is never copied whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from draftproof.sampling.draft_q import DraftQ
+from draftproof.sampling.inverse_cdf import inverse_cdf
+from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.pipeline import History, distributions, finite_rows
+from draftproof.sampling.rng import Draw, Purpose, uniforms
+from draftproof.verification.drafts import CHUNK, Drafts, row_totals
+from draftproof.verification.records import PositionRecord, TokenLogprobs, p_masses, q_masses, token_logprobs
+from draftproof.verification.token_rule import accepted_lengths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundInput:
+    """One round of one request.
+
+    Attributes:
+        params: sampling settings.
+        prompt_ids: original prompt.
+        output_ids: committed tokens.
+        key: the request's key, 32 bytes.
+        block_start: position of the first proposal, counted from the start of the original prompt.
+        tokens: proposals as admitted, each in [0, V); may be empty.
+        qs: what each was drawn from, same length.
+        trace_top: masses to record per position; 0: all; None: no record.
+        logprobs: alternatives to report beside each token; None: no log-probabilities.
+    """
+
+    params: SamplingParams
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+    key: bytes
+    block_start: int
+    tokens: Sequence[int] = ()
+    qs: Sequence[DraftQ] = ()
+    trace_top: int | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """The verdict on one round.
+
+    Attributes:
+        accepted: leading proposals accepted, 0..examined.
+        next_id: the token after them: residual, bonus or plain target draw.
+        examined: proposals that took part.
+        expected_accepted: sum of sum_x min(p, q) over the positions the test reached: the accepted ones and, after a
+            rejection, the rejected one. Its expectation is that of `accepted`.
+        finite: False if a row that the verdict rests on holds NaN or infinity; then nothing else is valid.
+        logprobs: one per committed token if asked for, else empty.
+        records: one per committed token if asked for, else empty.
+    """
+
+    accepted: int
+    next_id: int
+    examined: int
+    expected_accepted: float
+    finite: bool
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    records: list[PositionRecord] = field(default_factory=list)
+
+
+def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput]) -> list[RoundResult]:
+    """Turns a forward pass over a ragged batch into verdicts. Rounds don't influence each other.
+
+    Args:
+        logits: float[N, V], N = sum(len(tokens) + 1): per round the rows after 0..gamma proposals. Not modified.
+        rounds: at least one.
+    """
+    device, vocab = logits.device, logits.shape[1]
+    p = distributions(logits, [r.params for r in rounds for _ in range(len(r.tokens) + 1)], _histories(rounds))
+    totals = row_totals(p)
+    finite = finite_rows(logits) & totals.isfinite() & (totals > 0)
+    first = _first_rows(rounds)
+    with_q = [start + i for start, r in zip(first, rounds, strict=True) for i in range(len(r.tokens))]
+    drafts = Drafts.collect([q for r in rounds for q in r.qs], with_q, totals, vocab)
+
+    padded = [token for r in rounds for token in (*r.tokens, 0)]
+    tokens = torch.tensor(padded, dtype=torch.int64, device=device)
+    # A bad row ends its round there: the proposal at it must not pass on numbers that mean nothing.
+    p_x = torch.where(finite, p.gather(1, tokens[:, None])[:, 0].double(), 0.0).cpu()
+    q_x = drafts.at(tokens).cpu()
+    accept_u = _accept_uniforms(rounds)
+    accepted = _accepted(p_x, q_x, accept_u, rounds, first)
+
+    draws = [Draw(r.key, r.block_start, k, Purpose.NEXT) for r, k in zip(rounds, accepted, strict=True)]
+    next_u = torch.from_numpy(uniforms(draws))
+    next_rows = torch.tensor([start + k for start, k in zip(first, accepted, strict=True)], device=device)
+    weights = drafts.residual(p, next_rows)
+    good = finite[next_rows]
+    weights[~good] = 1.0
+    next_ids = inverse_cdf(weights, next_u.to(device)).tolist()
+
+    expected = _expected(p, totals, drafts, rounds, first, accepted)
+    results = [
+        RoundResult(
+            accepted=k, next_id=next_id, examined=len(r.tokens), expected_accepted=overlap if fine else 0.0, finite=fine
+        )
+        for r, k, next_id, overlap, fine in zip(rounds, accepted, next_ids, expected, good.tolist(), strict=True)
+    ]
+    results = _with_logprobs(results, rounds, first, p, logits)
+    q_x = q_x / totals.cpu()
+    p_x = p_x / totals.cpu()
+    return [
+        r
+        if asked.trace_top is None or not r.finite
+        else replace(r, records=_trace(asked, r, p[start:], p_x[start:], q_x[start:], accept_u[start:], float(u)))
+        for r, asked, start, u in zip(results, rounds, first, next_u, strict=True)
+    ]
+
+
+def _histories(rounds: Sequence[RoundInput]) -> list[History | None]:
+    """At position i the penalties see the prefix and the proposals before it."""
+    histories: list[History | None] = []
+    for r in rounds:
+        for i in range(len(r.tokens) + 1):
+            seen = History(r.prompt_ids, [*r.output_ids, *r.tokens[:i]]) if r.params.needs_history else None
+            histories.append(seen)
+    return histories
+
+
+def _first_rows(rounds: Sequence[RoundInput]) -> list[int]:
+    first, row = [], 0
+    for r in rounds:
+        first.append(row)
+        row += len(r.tokens) + 1
+    return first
+
+
+def _accept_uniforms(rounds: Sequence[RoundInput]) -> Tensor:
+    """u of the test at every row, unused at a round's last row: float64[N], on the CPU."""
+    draws = [Draw(r.key, r.block_start, i, Purpose.ACCEPT) for r in rounds for i in range(len(r.tokens) + 1)]
+    return torch.from_numpy(uniforms(draws))
+
+
+def _accepted(p_x: Tensor, q_x: Tensor, u: Tensor, rounds: Sequence[RoundInput], first: Sequence[int]) -> list[int]:
+    lengths = torch.tensor([len(r.tokens) for r in rounds])
+    steps = torch.arange(int(lengths.max()))
+    # Padding repeats the last row; accepted_lengths ignores it.
+    rows = (torch.tensor(first)[:, None] + steps).clamp_(max=len(u) - 1)
+    accepted: list[int] = accepted_lengths(p_x[rows], q_x[rows], u[rows], lengths).tolist()
+    return accepted
+
+
+def _expected(
+    p: Tensor,
+    totals: Tensor,
+    drafts: Drafts,
+    rounds: Sequence[RoundInput],
+    first: Sequence[int],
+    accepted: Sequence[int],
+) -> list[float]:
+    """Sum of sum_x min(p, q) over the positions each round reached."""
+    reached = [min(k + 1, len(r.tokens)) for r, k in zip(rounds, accepted, strict=True)]
+    rows = torch.tensor(
+        [start + i for start, count in zip(first, reached, strict=True) for i in range(count)],
+        dtype=torch.int64,
+        device=p.device,
+    )
+    overlaps = iter((drafts.expected_acceptance(p, rows) / totals[rows]).tolist())
+    return [sum(next(overlaps) for _ in range(count)) for count in reached]
+
+
+def _with_logprobs(
+    results: Sequence[RoundResult], rounds: Sequence[RoundInput], first: Sequence[int], p: Tensor, logits: Tensor
+) -> list[RoundResult]:
+    rows: list[int] = []
+    tokens: list[int] = []
+    alternatives: list[int] = []
+    for r, asked, start in zip(results, rounds, first, strict=True):
+        if asked.logprobs is not None and r.finite:
+            committed = [*asked.tokens[: r.accepted], r.next_id]
+            rows += range(start, start + len(committed))
+            tokens += committed
+            alternatives += [asked.logprobs] * len(committed)
+    found: list[TokenLogprobs] = []
+    for at in range(0, len(rows), CHUNK):
+        part = slice(at, at + CHUNK)
+        found += token_logprobs(p[rows[part]], logits[rows[part]], tokens[part], alternatives[part])
+    entries = iter(found)
+    return [
+        replace(r, logprobs=[next(entries) for _ in range(r.accepted + 1)])
+        if asked.logprobs is not None and r.finite
+        else r
+        for r, asked in zip(results, rounds, strict=True)
+    ]
+
+
+def _trace(
+    asked: RoundInput, result: RoundResult, p: Tensor, p_x: Tensor, q_x: Tensor, accept_u: Tensor, draw_u: float
+) -> list[PositionRecord]:
+    """Records of one round; all tensors begin at its first row."""
+    top = asked.trace_top or 0
+    records = []
+    for i in range(result.accepted + 1):
+        proposed, accepted = i < len(asked.tokens), i < result.accepted
+        records.append(
+            PositionRecord(
+                position=asked.block_start + i,
+                block_start=asked.block_start,
+                proposed_id=asked.tokens[i] if proposed else None,
+                accepted=accepted,
+                accept_uniform=float(accept_u[i]) if proposed else None,
+                draw_uniform=None if accepted else draw_u,
+                p_proposed=float(p_x[i]) if proposed else 0.0,
+                q_proposed=float(q_x[i]) if proposed else 0.0,
+                p=p_masses(p[i], top),
+                q=q_masses(asked.qs[i], top, p.shape[1]) if proposed else None,
+            )
+        )
+    return records
