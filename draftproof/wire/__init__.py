@@ -1,0 +1,1 @@
+"""Protobuf messages to plain objects and back; whatever comes in is checked here."""
