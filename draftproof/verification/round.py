@@ -15,7 +15,7 @@ from torch import Tensor
 from draftproof.sampling.draft_q import DraftQ
 from draftproof.sampling.inverse_cdf import inverse_cdf
 from draftproof.sampling.params import SamplingParams
-from draftproof.sampling.pipeline import History, distributions, finite_rows
+from draftproof.sampling.pipeline import History, distributions
 from draftproof.sampling.rng import Draw, Purpose, uniforms
 from draftproof.verification.drafts import CHUNK, Drafts, row_totals
 from draftproof.verification.records import PositionRecord, TokenLogprobs, p_masses, q_masses, token_logprobs
@@ -83,7 +83,8 @@ def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput]) -> list[RoundRes
     device, vocab = logits.device, logits.shape[1]
     p = distributions(logits, [r.params for r in rounds for _ in range(len(r.tokens) + 1)], _histories(rounds))
     totals = row_totals(p)
-    finite = finite_rows(logits) & totals.isfinite() & (totals > 0)
+    # The pipeline turns a bad row into NaN throughout.
+    finite = totals.isfinite()
     first = _first_rows(rounds)
     with_q = [start + i for start, r in zip(first, rounds, strict=True) for i in range(len(r.tokens))]
     drafts = Drafts.collect([q for r in rounds for q in r.qs], with_q, totals, vocab)

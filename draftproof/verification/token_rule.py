@@ -131,25 +131,26 @@ def expected_acceptance(p: Tensor, q: Tensor | SparseQ) -> Tensor:
     return torch.minimum(p.double(), q.double()).sum(dim=-1)
 
 
-def outcome_law(p: Tensor, q: Tensor, proposals: Tensor) -> Tensor:
-    """Joint probability of (number accepted, next token) given one block's proposals: what `verify` draws from.
-
-    Args:
-        p: float[G+1, V], rows conditioned on the proposals before them.
-        q: float[G, V].
-        proposals: int64[G].
+def outcome_law(p: Tensor, q: Tensor | SparseQ, proposals: Tensor, lengths: Tensor) -> Tensor:
+    """Probability of every outcome that `verify` can draw; same arguments, no uniforms.
 
     Returns:
-        float64[G+1, V], summing to 1.
+        float64[B, G+1, V]: [b, k, x] is the probability that round b accepts exactly k proposals and goes on with x.
+        Each round sums to 1.
     """
-    gamma = len(proposals)
-    steps = torch.arange(gamma, device=p.device)
-    accept = accept_probability(p[steps, proposals], q[steps, proposals])
-    one = torch.ones(1, dtype=torch.float64, device=p.device)
-    reached = torch.cat([one, accept.cumprod(0)])
-    stops = reached * torch.cat([1.0 - accept, one])
-    weights = torch.cat([residual(p[:gamma], q), p[gamma:].double()])
-    return stops[:, None] * weights / weights.sum(dim=-1, keepdim=True)
+    batch, height, vocab = p.shape
+    proposed = torch.arange(height, device=p.device) < lengths[:, None]
+    p_x, q_x = _at_proposals(p, q, proposals)
+    # Past the last proposal the chain stops for sure: "acceptance" 0 there.
+    accept = torch.where(proposed[:, :-1], accept_probability(p_x, q_x), 0.0)
+    end = torch.zeros((batch, 1), dtype=torch.float64, device=p.device)
+    reached = torch.cat([end + 1.0, accept.cumprod(dim=1)], dim=1)
+    stops = reached * (1.0 - torch.cat([accept, end], dim=1))
+    if not isinstance(q, SparseQ):
+        q = torch.cat([q, q.new_zeros((batch, 1, vocab))], dim=1)
+        q = torch.where(proposed[..., None], q, 0.0).flatten(0, 1)
+    weights = residual(p.flatten(0, 1), q).view(batch, height, vocab)
+    return stops[..., None] * weights / weights.sum(dim=-1, keepdim=True)
 
 
 def accepts(p_x: Tensor, q_x: Tensor, u: Tensor) -> Tensor:
@@ -197,14 +198,8 @@ def verify(
         Accepted counts int64[B], and the token after the accepted ones int64[B].
     """
     batch, height, vocab = p.shape
-    gamma = height - 1
     rounds = torch.arange(batch, device=p.device)
-    p_x = p[:, :gamma].gather(2, proposals[..., None])[..., 0]
-    if isinstance(q, SparseQ):
-        padded = torch.cat([proposals, torch.zeros_like(rounds)[:, None]], dim=1)
-        q_x = q.at(padded.flatten()).view(batch, height)[:, :gamma]
-    else:
-        q_x = q.gather(2, proposals[..., None])[..., 0]
+    p_x, q_x = _at_proposals(p, q, proposals)
     accepted = accepted_lengths(p_x, q_x, uniforms.accept, lengths)
     p_next = p[rounds, accepted]
     # With nothing proposed q is 0 and the residual is p: the bonus token needs no case of its own.
@@ -215,3 +210,13 @@ def verify(
         rejected = accepted < lengths
         q_next[rejected] = q[rounds[rejected], accepted[rejected]].double()
     return accepted, inverse_cdf(residual(p_next, q_next), uniforms.next)
+
+
+def _at_proposals(p: Tensor, q: Tensor | SparseQ, proposals: Tensor) -> tuple[Tensor, Tensor]:
+    """p and q of the proposals, both [B, G]."""
+    batch, height, _ = p.shape
+    p_x = p[:, : height - 1].gather(2, proposals[..., None])[..., 0]
+    if isinstance(q, SparseQ):
+        padded = torch.cat([proposals, proposals.new_zeros((batch, 1))], dim=1)
+        return p_x, q.at(padded.flatten()).view(batch, height)[:, : height - 1]
+    return p_x, q.gather(2, proposals[..., None])[..., 0]
