@@ -1,0 +1,49 @@
+"""The SDK: the same client twice, blocking and for asyncio. Needs gRPC, never torch."""
+
+from draftproof.client.aio import AsyncClient, AsyncStream
+from draftproof.client.defaults import DEFAULT_ADDRESS, DEFAULT_TIMEOUT
+from draftproof.client.retry import NO_RETRIES, RetryPolicy
+from draftproof.client.sync import Client, Stream
+from draftproof.client.types import (
+    Chunk,
+    Completion,
+    Fingerprint,
+    FinishReason,
+    Logprobs,
+    Masses,
+    PositionTrace,
+    ServerInfo,
+    Start,
+    Stats,
+    TimeSplit,
+    Token,
+    TokenSource,
+    TopLogprob,
+    Usage,
+)
+
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "DEFAULT_TIMEOUT",
+    "NO_RETRIES",
+    "AsyncClient",
+    "AsyncStream",
+    "Chunk",
+    "Client",
+    "Completion",
+    "Fingerprint",
+    "FinishReason",
+    "Logprobs",
+    "Masses",
+    "PositionTrace",
+    "RetryPolicy",
+    "ServerInfo",
+    "Start",
+    "Stats",
+    "Stream",
+    "TimeSplit",
+    "Token",
+    "TokenSource",
+    "TopLogprob",
+    "Usage",
+]

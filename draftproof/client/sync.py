@@ -1,0 +1,272 @@
+"""The blocking client. `aio` mirrors it; what both do is in `generation` and `request`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import grpc
+from tenacity import Retrying, sleep_using_event
+
+from draftproof.client import convert
+from draftproof.client.defaults import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, INFO_TIMEOUT, Settings
+from draftproof.client.generation import Generation
+from draftproof.client.request import SamplingFields, Trace, build, check_timeout
+from draftproof.client.retry import Attempts, Deadline, Edges, Plan, RetryPolicy
+from draftproof.client.types import Chunk, Completion, ServerInfo, Start
+from draftproof.errors import RequestCancelledError, UnavailableError
+from draftproof.rpc.channel import channel
+from draftproof.rpc.options import RpcLimits
+from draftproof.rpc.security import TlsFiles
+from draftproof.rpc.status import from_rpc_error
+from draftproof.sampling.params import SamplingParams
+from draftproof.v1 import generation_pb2, generation_pb2_grpc
+
+
+class Client:
+    """Generates text at a Draftproof server, blocking. Threads may share one.
+
+        with Client("127.0.0.1:7500") as client:
+            print(client.generate("The sea is", max_tokens=64).text)
+
+    Args:
+        address: "host:port" of a draft server, or of a target server for target-only generation.
+        tls: certificate files; `TlsFiles()` trusts the public authorities, None is plaintext.
+        token: bearer token of the front door; in plaintext it is sent to loopback addresses alone.
+        insecure: allows plaintext to another machine.
+        timeout: seconds a request may take in all, retries and pauses included; each call may give its own.
+        retries: what to do where the server is full, away or leaving.
+        limits: message and keepalive limits.
+
+    Raises:
+        ConfigError: the address is malformed, a file is missing, or plaintext isn't allowed.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        tls: TlsFiles | None = None,
+        token: str | None = None,
+        insecure: bool = False,
+        timeout: float = DEFAULT_TIMEOUT,
+        retries: RetryPolicy | None = None,
+        limits: RpcLimits | None = None,
+    ) -> None:
+        self._settings = Settings(address, check_timeout(timeout), retries or RetryPolicy())
+        self._channel = channel(address, limits=limits, tls=tls, token=token, insecure=insecure)
+        self._stub = generation_pb2_grpc.GenerationServiceStub(self._channel)
+        self._closed = threading.Event()
+
+    @property
+    def address(self) -> str:
+        """The server's address."""
+        return self._settings.address
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        sampling: SamplingParams | None = None,
+        sample_index: int = 0,
+        request_id: str | None = None,
+        trace: Trace = None,
+        timeout: float | None = None,
+        **sampling_fields: Unpack[SamplingFields],
+    ) -> Completion:
+        """One continuation, when it is complete. Arguments and errors as for `stream`."""
+        with self.stream(
+            prompt,
+            token_ids=token_ids,
+            messages=messages,
+            sampling=sampling,
+            sample_index=sample_index,
+            request_id=request_id,
+            trace=trace,
+            timeout=timeout,
+            **sampling_fields,
+        ) as stream:
+            for _ in stream:
+                pass
+            return stream.completion
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        sampling: SamplingParams | None = None,
+        sample_index: int = 0,
+        request_id: str | None = None,
+        trace: Trace = None,
+        timeout: float | None = None,
+        **sampling_fields: Unpack[SamplingFields],
+    ) -> Stream:
+        """One continuation, round by round. Leaving the stream's `with` block cancels what is left of it.
+
+        Args:
+            prompt: plain text. Give exactly one of prompt, token_ids and messages.
+            token_ids: ids used as they are.
+            messages: mappings of `role` (system, user, assistant) and `content`, rendered with the model's template.
+            sampling: settings as one object; or give its fields as keywords: `temperature=0.7, max_tokens=64`.
+            sample_index: which of several samples of one prompt and seed this is.
+            request_id: name in the server's logs, at most 128 characters.
+            trace: record p, q, u and verdict per position: the n largest masses, or "full". Changes no token.
+            timeout: seconds in all; None takes the client's.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range. Everything else is raised while iterating.
+        """
+        request = build(
+            prompt,
+            token_ids=token_ids,
+            messages=messages,
+            sampling=sampling,
+            sampling_fields=sampling_fields,
+            sample_index=sample_index,
+            request_id=request_id,
+            trace=trace,
+        )
+        return Stream(self._stub, self._settings.generation(request, timeout), self._closed)
+
+    def info(self, *, timeout: float = INFO_TIMEOUT) -> ServerInfo:
+        """What runs at the address and within which limits."""
+        deadline = Deadline(check_timeout(timeout), Edges().clock)
+        attempts = Attempts(self._settings.retries, deadline, Edges())
+        plan = Plan(attempts.pause)
+
+        def ask() -> ServerInfo:
+            try:
+                return convert.server_info(
+                    self._stub.GetServerInfo(generation_pb2.GetServerInfoRequest(), timeout=deadline.left())
+                )
+            except grpc.RpcError as error:
+                raise deadline.translate(from_rpc_error(error)) from error
+
+        return Retrying(retry=plan.retry, wait=plan.wait, sleep=sleep_using_event(self._closed), reraise=True)(ask)
+
+    def close(self) -> None:
+        """Cancels what still runs and closes the connection."""
+        self._closed.set()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Stream:
+    """Iterates over the chunks of one generation, one per round; connects on the first.
+
+        with client.stream("The sea is") as stream:
+            for chunk in stream:
+                print(chunk.text, end="", flush=True)
+        print(stream.completion.stats.acceptance_rate)
+
+    If the server drains or goes away it resumes by itself, within the timeout; nothing is lost or comes twice.
+    Closing ends the iteration and cancels the call on the server, also from another thread.
+    """
+
+    def __init__(
+        self,
+        stub: generation_pb2_grpc.GenerationServiceStub,
+        generation: Generation,
+        client_closed: threading.Event,
+    ) -> None:
+        self._stub = stub
+        self._generation = generation
+        self._client_closed = client_closed
+        self._closed = threading.Event()
+        self._call: Any = None
+        plan = Plan(generation.pause_after)
+        self._retrying = Retrying(retry=plan.retry, wait=plan.wait, sleep=sleep_using_event(self._closed), reraise=True)
+
+    @property
+    def start(self) -> Start | None:
+        """What was decided before the first token; set from the first chunk on."""
+        return self._generation.start
+
+    @property
+    def completion(self) -> Completion:
+        """The whole result, once the iteration is over.
+
+        Raises:
+            RuntimeError: it isn't over, failed, or was closed early.
+        """
+        return self._generation.result()
+
+    def close(self) -> None:
+        """Cancels what is left of the generation. Safe to call twice."""
+        self._closed.set()
+        self._hang_up()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Chunk:
+        chunk = self._retrying(self._next_chunk)
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next_chunk(self) -> Chunk | None:
+        """The next chunk, None at the end."""
+        if self._closed.is_set() or self._generation.completion is not None:
+            return None
+        try:
+            for response in self._responses():
+                chunk = self._generation.feed(response)
+                if chunk is not None:
+                    return chunk
+            self._call = None
+            self._generation.ended()
+        except grpc.RpcError as error:
+            self._call = None
+            if not self._closed.is_set() and self._generation.completion is None:
+                raise self._translate(error) from error
+        except BaseException:
+            self._hang_up()
+            raise
+        return None
+
+    def _responses(self) -> Iterator[generation_pb2.GenerateResponse]:
+        if self._call is None:
+            if self._client_closed.is_set():
+                raise RequestCancelledError("the client is closed")
+            left = self._generation.deadline.left()
+            self._call = self._stub.Generate(self._generation.next_request(), timeout=left)
+            if self._closed.is_set():
+                self._call.cancel()
+        responses: Iterator[generation_pb2.GenerateResponse] = self._call
+        return responses
+
+    def _translate(self, error: grpc.RpcError) -> Exception:
+        typed = self._generation.deadline.translate(from_rpc_error(error))
+        if isinstance(typed, RequestCancelledError) and not self._client_closed.is_set():
+            # nobody here cancelled it: a server on its way down does so to what still runs
+            return UnavailableError(f"the server cancelled the call: {typed.message}")
+        return typed
+
+    def _hang_up(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            with contextlib.suppress(grpc.RpcError):
+                call.cancel()
