@@ -105,10 +105,16 @@ def g_test(counts: Mapping[K, int], law: Mapping[K, float], min_expected: float 
 
 
 def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
-    """Holm's step-down procedure: which hypotheses fall, with a chance of at most alpha that any falls wrongly."""
+    """Holm's step-down procedure: which hypotheses fall, with a chance of at most alpha that any falls wrongly.
+
+    Raises:
+        ValueError: a p-value is outside [0, 1]; NaN would pass for a success.
+    """
+    if not all(0 <= p <= 1 for p in p_values):
+        raise ValueError(f"p-values must be in [0, 1], got {list(p_values)}")
     rejected = [False] * len(p_values)
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        if not p_values[index] <= alpha / (len(p_values) - rank):
+        if p_values[index] > alpha / (len(p_values) - rank):
             break
         rejected[index] = True
     return rejected

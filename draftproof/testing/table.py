@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -91,7 +92,7 @@ class TableEngine:
         uniform = self._table(tails, self._seed)
         if self._noise:
             uniform = (1 - self._noise) * uniform + self._noise * self._table(tails, self._noise_seed + (1 << 32))
-        return torch.from_numpy((uniform * (self._spread * 2 * 3**0.5)).astype(np.float32))
+        return torch.from_numpy((uniform * (self._spread * 2 * math.sqrt(3))).astype(np.float32))
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Runs all rows; see `Engine.forward`."""
