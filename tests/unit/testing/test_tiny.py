@@ -98,7 +98,7 @@ def test_characters_beyond_ascii_split(tmp_path: Path, kind: Kind) -> None:
     assert tokenizer.decode(ids) == text
     assert len(tokenizer.encode("🙂")) == 4
     assert tokenizer.decode(tokenizer.encode("🙂")[:2]) == "\ufffd"
-    assert len(tokenizer.encode(" cat")) == 3
+    assert len(tokenizer.encode(" cat")) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
