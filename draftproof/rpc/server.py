@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from draftproof.errors import ConfigError
+from draftproof.rpc.health import SERVICE_NAME as HEALTH_NAME
+from draftproof.rpc.health import HealthServicer
 from draftproof.rpc.interceptors import BearerInterceptor, ErrorInterceptor
 from draftproof.rpc.options import RpcLimits, server_options
 from draftproof.rpc.security import Address, TlsFiles, check_token, server_credentials
@@ -36,16 +38,9 @@ class Service:
 class RunningServer:
     """A server that accepts calls. Belongs to the event loop that started it."""
 
-    def __init__(
-        self,
-        server: grpc.aio.Server,
-        health_servicer: health.aio.HealthServicer,
-        names: Sequence[str],
-        address: Address,
-    ) -> None:
+    def __init__(self, server: grpc.aio.Server, health: HealthServicer, address: Address) -> None:
         self._server = server
-        self._health = health_servicer
-        self._names = names
+        self._health = health
         self.address = address
 
     @property
@@ -53,19 +48,18 @@ class RunningServer:
         """The bound port."""
         return self.address.port
 
-    async def set_serving(self, serving: bool) -> None:
-        """Sets the health of the server and of each service; without effect once it stops."""
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in self._names:
-            await self._health.set(name, status)
+    def set_serving(self, serving: bool) -> None:
+        """Sets the health of the server and of each service; without effect once it drains."""
+        self._health.set_serving(serving)
 
-    async def start_draining(self) -> None:
+    def start_draining(self) -> None:
         """Turns health to NOT_SERVING for good; calls are still accepted."""
-        await self._health.enter_graceful_shutdown()
+        self._health.start_draining()
 
     async def stop(self, grace: float) -> None:
         """NOT_SERVING, no new calls, `grace` seconds for running ones, then they are cancelled."""
-        await self.start_draining()
+        self._health.start_draining()
+        self._health.end_watches()
         await self._server.stop(grace)
 
     async def wait(self) -> None:
@@ -105,10 +99,10 @@ async def start_server(
     server = grpc.aio.server(interceptors=interceptors, options=server_options(limits or RpcLimits()))
     for service in services:
         service.register(service.servicer, server)
-    health_servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     names = [service.name for service in services]
-    reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    health = HealthServicer(names)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    reflection.enable_server_reflection([*names, HEALTH_NAME, reflection.SERVICE_NAME], server)
     try:
         if credentials is None:
             port = server.add_insecure_port(str(where))
@@ -117,9 +111,8 @@ async def start_server(
     except RuntimeError as error:
         raise ConfigError("address", f"can't listen on {where}: {error}") from error
     await server.start()
-    running = RunningServer(server, health_servicer, ["", *names], Address(where.host, port))
-    await running.set_serving(True)
-    return running
+    health.set_serving(True)
+    return RunningServer(server, health, Address(where.host, port))
 
 
 def _probe(address: Address) -> None:

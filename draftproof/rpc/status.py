@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias, cast
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
+from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
@@ -25,6 +24,7 @@ from draftproof.errors import (
     UnsupportedError,
 )
 from draftproof.rpc.options import message_too_large
+from draftproof.wire.error import from_duration, to_duration
 
 DOMAIN = "draftproof"
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -56,10 +56,8 @@ def to_status(error: RequestError) -> status_pb2.Status:
     for key, value in list(error.metadata.items())[:_MAX_METADATA_ENTRIES]:
         info.metadata[_clip(key, _MAX_VALUE_BYTES)] = _clip(value, _MAX_VALUE_BYTES)
     details = [info]
-    if error.retry_delay is not None and math.isfinite(error.retry_delay):
-        delay = duration_pb2.Duration()
-        delay.FromNanoseconds(int(max(error.retry_delay, 0.0) * 1e9))
-        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    if error.retry_delay is not None:
+        details.append(error_details_pb2.RetryInfo(retry_delay=to_duration(error.retry_delay)))
     status = status_pb2.Status(
         code=grpc.StatusCode[error.code].value[0], message=_clip(error.message, _MAX_MESSAGE_BYTES)
     )
@@ -112,7 +110,7 @@ def _from_status(status: status_pb2.Status) -> RequestError | None:
                 detail.Unpack(info)
             elif detail.Is(retry.DESCRIPTOR):
                 detail.Unpack(retry)
-                retry_delay = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+                retry_delay = from_duration(retry.retry_delay)
         except DecodeError:
             return None
     kind = BY_REASON.get(info.reason) if info.domain == DOMAIN else None
