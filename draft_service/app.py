@@ -1,0 +1,182 @@
+"""The draft process: drafter, link to the target, and the front door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from draft_service.drafters.interface import Drafter
+from draft_service.drafters.model import ModelDrafter, encoder
+from draft_service.drafters.ngram import NgramDrafter
+from draft_service.link import LinkConfig, TargetLink
+from draft_service.loop import DraftLoop
+from draftproof.engine.config import ModelConfig
+from draftproof.engine.interface import Tokenizer
+from draftproof.engine.loading import load_engine, load_tokenizer
+from draftproof.errors import ConfigError
+from draftproof.metrics import DraftMetrics
+from draftproof.rpc.channel import aio_channel
+from draftproof.rpc.security import TlsFiles
+from draftproof.rpc.server import RunningServer, Service, check_address
+from draftproof.serving import process
+from draftproof.serving.background import Background
+from draftproof.serving.generation import GenerationConfig, GenerationServicer
+from draftproof.serving.model_thread import ModelThread
+from draftproof.serving.options import ListenConfig
+from draftproof.v1 import generation_pb2_grpc
+from draftproof.wire import fingerprint as wire_fingerprint
+
+log = structlog.get_logger(__name__)
+
+DRAFTERS = ("ngram", "model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetAddress:
+    """How to reach the target.
+
+    Attributes:
+        address: host:port.
+        tls: authority of its certificate and, for mutual TLS, our own certificate; None is plaintext.
+        token: bearer token it asks for.
+        insecure: allows plaintext beyond loopback.
+    """
+
+    address: str = "127.0.0.1:7600"
+    tls: TlsFiles | None = None
+    token: str | None = None
+    insecure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """Settings of a draft process.
+
+    Attributes:
+        drafter: "ngram" or "model".
+        model: the draft model; for "ngram", where the tokenizer comes from.
+        q_encoding: lattice, sparse or dense.
+        lattice_entries: tokens a lattice keeps.
+        lattice_bits: k of its 2^k.
+        gamma: proposals per round where a request doesn't say.
+        max_sessions: requests at once.
+    """
+
+    drafter: str = "ngram"
+    model: ModelConfig = field(default_factory=ModelConfig)
+    target: TargetAddress = field(default_factory=TargetAddress)
+    listen: ListenConfig = field(default_factory=ListenConfig)
+    link: LinkConfig = field(default_factory=LinkConfig)
+    q_encoding: str = "lattice"
+    lattice_entries: int = 128
+    lattice_bits: int = 12
+    gamma: int = 4
+    max_sessions: int = 512
+
+
+class DraftApp:
+    """Serves GenerationService by drafting here and verifying on the target."""
+
+    def __init__(self, drafter: Drafter, tokenizer: Tokenizer, vocab_size: int, config: DraftConfig) -> None:
+        self._config = config
+        self._tokens = process.vocabulary(tokenizer, vocab_size)
+        self._fingerprint = process.fingerprint(self._tokens, drafter.name, drafter.weights_sha256)
+        self._tokenizer = tokenizer
+        self._drafter = drafter
+        self._registry = CollectorRegistry()
+        self._metrics = DraftMetrics(self._registry)
+        self._thread = ModelThread("draft")
+        self._loop = DraftLoop(drafter, self._thread, self._metrics)
+        self._background = Background()
+        self._link: TargetLink | None = None
+        self._generation: GenerationServicer | None = None
+        self.server: RunningServer | None = None
+
+    async def start(self) -> None:
+        """Listens; healthy once the target has agreed to the handshake."""
+        config = self._config
+        process.serve_metrics(self._registry, config.listen)
+        target = config.target
+        channel = aio_channel(
+            target.address,
+            limits=config.listen.limits,
+            tls=target.tls,
+            token=target.token,
+            insecure=target.insecure,
+        )
+        self._link = TargetLink(
+            target.address,
+            channel,
+            self._fingerprint,
+            self._drafter.name,
+            lambda: wire_fingerprint.token_digests(self._tokens),
+            self._on_link,
+            config.link,
+        )
+        self._generation = GenerationServicer(
+            self._link,
+            self._loop,
+            self._tokenizer,
+            GenerationConfig(
+                role="draft",
+                default_gamma=config.gamma,
+                max_sessions=config.max_sessions,
+                slots=config.max_sessions,
+                max_message_bytes=config.listen.limits.max_message_bytes,
+            ),
+            self._fingerprint,
+        )
+        self.server = await process.listen(
+            [
+                Service(
+                    "draftproof.v1.GenerationService",
+                    generation_pb2_grpc.add_GenerationServiceServicer_to_server,
+                    self._generation,
+                )
+            ],
+            config.listen,
+        )
+        await self.server.set_serving(False)
+        log.info("serving", address=str(self.server.address), drafter=self._drafter.name, target=target.address)
+
+    async def run(self) -> None:
+        """Runs the drafting loop and the link.
+
+        Raises:
+            FingerprintMismatchError: draft and target don't fit.
+        """
+        assert self._link is not None
+        await process.run_all([self._link.run(), self._loop.run()])
+
+    async def drain(self) -> None:
+        """NOT_SERVING, no new requests, the grace period for running ones, then hand-back."""
+        assert self.server is not None and self._generation is not None
+        await self.server.start_draining()
+        await self._generation.drain(self._config.listen.grace)
+        await self.server.stop(1.0)
+        self._thread.stop()
+
+    def _on_link(self, up: bool) -> None:
+        self._metrics.link(up)
+        if self.server is not None:
+            self._background.start(self.server.set_serving(up))
+
+
+def load(config: DraftConfig) -> DraftApp:
+    """Loads tokenizer and drafter and builds the process.
+
+    Raises:
+        DraftproofError: the port is taken, a setting is wrong, or the model can't be loaded.
+    """
+    check_address(config.listen.address)
+    if config.drafter not in DRAFTERS:
+        raise ConfigError("drafter", f"must be one of {', '.join(DRAFTERS)}, got {config.drafter!r}")
+    encode = encoder(config.q_encoding, config.lattice_entries, config.lattice_bits)
+    tokenizer = load_tokenizer(config.model)
+    if config.drafter == "ngram":
+        return DraftApp(NgramDrafter(), tokenizer, tokenizer.vocab_size, config)
+    engine = load_engine(config.model, tokenizer=tokenizer)
+    log.info("model loaded", model=engine.name, slots=engine.slots, kv_budget_mb=round(engine.kv_bytes / 2**20))
+    return DraftApp(ModelDrafter(engine, encode), tokenizer, engine.vocab_size, config)

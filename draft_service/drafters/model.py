@@ -1,0 +1,165 @@
+"""A draft model: q is the model's own distribution under the request's settings, drawn with the request's key."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draft_service.drafters.interface import OpenBlock
+from draftproof.engine.interface import Engine, Row
+from draftproof.errors import ConfigError
+from draftproof.sampling.draft_q import DraftQ, Lattice, OneHot, dense, draw, quantise, sparsify
+from draftproof.sampling.pipeline import History, distributions, finite_rows
+from draftproof.sampling.rng import Draw, Purpose, random_words
+from draftproof.serving.drafting import DraftSequence, Proposal
+
+Encoder = Callable[[Tensor], Sequence[DraftQ]]
+ENCODINGS = ("lattice", "sparse", "dense")
+
+
+def encoder(encoding: str, entries: int, bits: int) -> Encoder:
+    """From q [N, V] to what goes on the wire and is drawn from.
+
+    Args:
+        encoding: lattice, sparse or dense.
+        entries: tokens a lattice keeps.
+        bits: k of its 2^k.
+
+    Raises:
+        ConfigError: unknown encoding or sizes out of range.
+    """
+    if encoding not in ENCODINGS:
+        raise ConfigError("q_encoding", f"must be one of {', '.join(ENCODINGS)}, got {encoding!r}")
+    if not 1 <= bits <= 24:
+        raise ConfigError("lattice_bits", f"must be in [1, 24], got {bits}")
+    if entries < 1:
+        raise ConfigError("lattice_entries", f"must be at least 1, got {entries}")
+    if encoding == "lattice":
+        return lambda q: quantise(q, entries, bits)
+    return sparsify if encoding == "sparse" else dense
+
+
+@dataclass(eq=False, slots=True)
+class _Cached:
+    """What a slot holds of a sequence: the ids whose KV is valid, as far as `agreed` checked against committed tokens."""
+
+    slot: int
+    tokens: list[int]
+    agreed: int = 0
+
+
+class ModelDrafter:
+    """Drafts with a causal language model; sequences beyond the engine's slots push out the one least recently used.
+
+    Args:
+        engine: the draft model, with the target's vocabulary.
+        encode: how q goes on the wire.
+        prefill_chunk: most prompt tokens of a sequence in one step, so that long prompts don't stall the others.
+    """
+
+    def __init__(self, engine: Engine, encode: Encoder, prefill_chunk: int = 256) -> None:
+        self.name = engine.name
+        self.weights_sha256 = engine.weights_sha256
+        self.width = engine.slots
+        self._engine = engine
+        self._encode = encode
+        self._chunk = prefill_chunk
+        self._free = list(range(engine.slots))
+        self._cached: OrderedDict[DraftSequence, _Cached] = OrderedDict()
+
+    def step(self, blocks: Sequence[OpenBlock]) -> None:
+        """One forward pass: a proposal for each block whose text is cached, a chunk of text for the others."""
+        rows: list[Row] = []
+        drawing: list[OpenBlock] = []
+        for block in blocks:
+            cached = self._slot(block.sequence)
+            row = self._row(block, cached)
+            if row is None:
+                block.ended = True
+                continue
+            rows.append(row)
+            if row.logits:
+                drawing.append(block)
+        if not rows:
+            return
+        logits = self._engine.forward(rows)
+        if drawing:
+            self._draw(drawing, logits)
+
+    def release(self, sequence: DraftSequence) -> None:
+        """Frees the sequence's slot."""
+        cached = self._cached.pop(sequence, None)
+        if cached is not None:
+            self._free.append(cached.slot)
+
+    def _draw(self, blocks: Sequence[OpenBlock], logits: Tensor) -> None:
+        histories = [
+            History(b.sequence.prompt_ids, [*b.sequence.output_ids, *(p.token_id for p in b.proposals)])
+            if b.sequence.params.needs_history
+            else None
+            for b in blocks
+        ]
+        q = distributions(logits, [b.sequence.params for b in blocks], histories)
+        finite = finite_rows(q)
+        if not bool(finite.all()):
+            q = torch.where(finite[:, None], q, torch.full_like(q, 1.0 / q.shape[-1]))
+        words = random_words(
+            [Draw(b.sequence.key, b.sequence.position, len(b.proposals), Purpose.DRAFT) for b in blocks]
+        )
+        for block, good, encoded, word in zip(blocks, finite.tolist(), self._encode(q), words, strict=True):
+            if not good:
+                block.ended = True
+                continue
+            token = draw(encoded, int(word))
+            certain = isinstance(encoded, Lattice) and len(encoded.ids) == 1
+            block.proposals.append(Proposal(token, OneHot(token) if certain else encoded))
+
+    def _row(self, block: OpenBlock, cached: _Cached) -> Row | None:
+        """The next tokens to feed, or None where the context is full."""
+        sequence = block.sequence
+        keep = self._agree(sequence, cached, block)
+        wanted = sequence.position + len(block.proposals)
+        if wanted > self._engine.max_context:
+            return None
+        fed = self._tail(block, keep, min(wanted, keep + self._chunk))
+        cached.tokens[keep:] = fed
+        return Row(cached.slot, keep, fed, logits=int(keep + len(fed) == wanted))
+
+    def _tail(self, block: OpenBlock, start: int, stop: int) -> list[int]:
+        """Tokens [start, stop) of prompt, output and open proposals."""
+        sequence = block.sequence
+        prompt, position = len(sequence.prompt_ids), sequence.position
+        return [
+            *sequence.prompt_ids[start:stop],
+            *sequence.output_ids[max(0, start - prompt) : max(0, stop - prompt)],
+            *(p.token_id for p in block.proposals[max(0, start - position) : max(0, stop - position)]),
+        ]
+
+    def _agree(self, sequence: DraftSequence, cached: _Cached, block: OpenBlock) -> int:
+        """How many cached tokens still stand. The last wanted token is fed again if need be: its logits are."""
+        wanted = sequence.position + len(block.proposals)
+        limit = min(len(cached.tokens), wanted - 1)
+        start = min(cached.agreed, limit)
+        expected = self._tail(block, start, limit)
+        agreed = start
+        for held, want in zip(cached.tokens[start:limit], expected, strict=True):
+            if held != want:
+                break
+            agreed += 1
+        # proposals of an open block may yet be rejected
+        cached.agreed = min(agreed, sequence.position)
+        return agreed
+
+    def _slot(self, sequence: DraftSequence) -> _Cached:
+        cached = self._cached.get(sequence)
+        if cached is None:
+            if not self._free:
+                _, oldest = self._cached.popitem(last=False)
+                self._free.append(oldest.slot)
+            cached = self._cached[sequence] = _Cached(self._free.pop(), [])
+        self._cached.move_to_end(sequence)
+        return cached

@@ -1,0 +1,120 @@
+"""One session on the link: rounds that survive a lost stream, an evicted prefix or a repeated verdict."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from draftproof.errors import OverloadedError, PrefixLostError
+from draftproof.v1 import target_pb2, verdict_pb2
+from draftproof.wire import error as wire_error
+
+if TYPE_CHECKING:
+    from draft_service.link import TargetLink
+
+
+class _ConnectionLost(Exception):
+    """The stream ended while the session waited for an answer."""
+
+
+class LinkSession:
+    """A verify session over the link. Not reentrant: one call at a time.
+
+    The same round with the same key gives the same verdict, so re-sending the prefix and the block after a failure
+    loses nothing and says nothing twice (P1).
+    """
+
+    def __init__(self, link: TargetLink, session_id: int, request: target_pb2.OpenSession) -> None:
+        self.id = session_id
+        self.epoch = 0
+        self.opened = target_pb2.SessionOpened()
+        self._link = link
+        self._request = request
+        self._round = 0
+        self._answer: asyncio.Future[target_pb2.VerifyResponse] | None = None
+        self._lost: Exception | None = None
+
+    async def open(self) -> None:
+        """Waits for a slot on the target.
+
+        Raises:
+            RequestError: refused.
+        """
+        try:
+            self.opened = await self._open()
+        except _ConnectionLost:
+            raise self._link.unavailable() from None
+        # from here on the session keeps its key, whoever verifies it
+        self._request.request_key = self.opened.request_key
+
+    async def verify(self, block: target_pb2.Block) -> verdict_pb2.Verdict:
+        """Verifies a block, on a new stream or slot if the old one is lost."""
+        self._round += 1
+        while True:
+            try:
+                verdict = (await self._exchange(self._frame(self._round, block=block))).verdict
+            except (_ConnectionLost, PrefixLostError):
+                await self._reopen()
+                continue
+            self._request.output_ids.extend(token.id for token in verdict.tokens)
+            return verdict
+
+    async def close(self) -> None:
+        """Frees the session."""
+        self._link.forget(self)
+
+    def receive(self, frame: target_pb2.VerifyResponse) -> None:
+        """Takes a frame from the link; what answers an older epoch or round is dropped."""
+        if frame.epoch != self.epoch or (frame.WhichOneof("frame") == "verdict" and frame.round != self._round):
+            return
+        if frame.WhichOneof("frame") == "error":
+            self._settle(wire_error.from_proto(frame.error))
+        elif self._answer is not None and not self._answer.done():
+            self._answer.set_result(frame)
+
+    def connection_lost(self) -> None:
+        """The stream is gone, and the session on the target with it."""
+        self._settle(_ConnectionLost())
+
+    def _settle(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+        else:
+            self._lost = error
+
+    async def _reopen(self) -> None:
+        """Opens a new epoch from the committed prefix; waits out a full queue, since the session is running."""
+        while True:
+            await self._link.wait_up()
+            try:
+                await self._open()
+                return
+            except _ConnectionLost:
+                continue
+            except OverloadedError as error:
+                await asyncio.sleep(error.retry_delay or 0.1)
+
+    async def _open(self) -> target_pb2.SessionOpened:
+        self.epoch += 1
+        self._lost = None
+        return (await self._exchange(self._frame(0, open=self._request))).opened
+
+    async def _exchange(self, frame: target_pb2.VerifyRequest) -> target_pb2.VerifyResponse:
+        if self._lost is not None:
+            error, self._lost = self._lost, None
+            raise error
+        self._answer = asyncio.get_running_loop().create_future()
+        try:
+            self._link.send(frame)
+            return await self._answer
+        finally:
+            self._answer = None
+
+    def _frame(
+        self,
+        number: int,
+        *,
+        open: target_pb2.OpenSession | None = None,  # noqa: A002 - the frame's name
+        block: target_pb2.Block | None = None,
+    ) -> target_pb2.VerifyRequest:
+        return target_pb2.VerifyRequest(session=self.id, epoch=self.epoch, round=number, open=open, block=block)

@@ -1,0 +1,84 @@
+"""The drafting loop: blocks of all sessions advance together, one step of the drafter at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import structlog
+
+from draft_service.drafters.interface import Drafter, OpenBlock
+from draftproof.metrics import DraftMetrics
+from draftproof.serving.drafting import DraftSequence, Proposal
+from draftproof.serving.model_thread import ModelThread
+
+log = structlog.get_logger(__name__)
+
+
+class DraftLoop:
+    """Batches drafting across sessions; blocks join and leave between steps."""
+
+    def __init__(self, drafter: Drafter, thread: ModelThread, metrics: DraftMetrics) -> None:
+        self.name = drafter.name
+        self._drafter = drafter
+        self._thread = thread
+        self._metrics = metrics
+        self._open: deque[tuple[OpenBlock, asyncio.Future[list[Proposal]]]] = deque()
+        self._work = asyncio.Event()
+        self._released: list[DraftSequence] = []
+
+    async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
+        """Draws up to `gamma` proposals; fewer where the drafter ends the block or fails."""
+        if gamma < 1:
+            return []
+        future: asyncio.Future[list[Proposal]] = asyncio.get_running_loop().create_future()
+        self._open.append((OpenBlock(sequence, gamma), future))
+        self._work.set()
+        return await future
+
+    def release(self, sequence: DraftSequence) -> None:
+        """Frees the sequence on the drafter before its next step."""
+        self._released.append(sequence)
+        self._work.set()
+
+    async def run(self) -> None:
+        """Runs steps while blocks are open; ends only by cancellation."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            # a caller that left cancelled its future
+            self._open = deque(entry for entry in self._open if not entry[1].done())
+            released, self._released = self._released, []
+            batch = [self._open[i] for i in range(min(len(self._open), self._drafter.width))]
+            if not batch and not released:
+                continue
+            # what waits beyond the width gets its turn before what is in hand
+            self._open.rotate(-len(batch))
+            await self._advance(batch, released)
+            if self._open:
+                self._work.set()
+
+    async def _advance(
+        self,
+        batch: list[tuple[OpenBlock, asyncio.Future[list[Proposal]]]],
+        released: list[DraftSequence],
+    ) -> None:
+        blocks = [block for block, _ in batch]
+        try:
+            await self._thread.run(self._step, blocks, released)
+        except Exception:
+            # a broken drafter costs speed, not the request (L10); what was drawn before is still sent (L6)
+            log.exception("drafting failed", blocks=len(blocks))
+            self._metrics.drafting_failed(len(blocks))
+            for block in blocks:
+                block.ended = True
+        self._metrics.step(len(blocks))
+        for block, future in batch:
+            if block.done and not future.done():
+                future.set_result(block.proposals)
+
+    def _step(self, blocks: list[OpenBlock], released: list[DraftSequence]) -> None:
+        for sequence in released:
+            self._drafter.release(sequence)
+        if blocks:
+            self._drafter.step(blocks)

@@ -1,0 +1,1 @@
+"""What the two services share: the generation loop, prompts, statistics, logs and process life."""

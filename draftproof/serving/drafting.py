@@ -1,0 +1,70 @@
+"""What a generation asks of a drafter, and the drafter that proposes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from draftproof.sampling.draft_q import DraftQ
+from draftproof.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A drawn token and the very distribution it was drawn from."""
+
+    token_id: int
+    q: DraftQ
+
+
+@dataclass(eq=False, slots=True)
+class DraftSequence:
+    """One request as a drafter sees it: the committed tokens and how to draw after them.
+
+    Attributes:
+        prompt_ids: original prompt.
+        output_ids: committed tokens; the generation appends, drafters only read.
+        params: sampling settings, the same on both sides.
+        key: request key, 32 bytes.
+    """
+
+    prompt_ids: Sequence[int]
+    params: SamplingParams
+    key: bytes
+    output_ids: list[int] = field(default_factory=list)
+
+    @property
+    def position(self) -> int:
+        """Where the next block begins, in tokens from the start of the original prompt."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+
+class Drafting(Protocol):
+    """Proposes blocks for many sequences."""
+
+    name: str
+
+    async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
+        """Draws up to `gamma` proposals after the committed tokens.
+
+        Fewer come back only by a rule that looks at nothing but committed tokens, drawn proposals and their q (L6).
+        """
+        ...
+
+    def release(self, sequence: DraftSequence) -> None:
+        """Forgets the sequence and frees what it holds."""
+        ...
+
+
+class NoDrafting:
+    """Target-only: every round is a plain step of the target."""
+
+    name = ""
+
+    async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
+        """No proposals."""
+        return []
+
+    def release(self, sequence: DraftSequence) -> None:
+        """Nothing to free."""

@@ -1,0 +1,55 @@
+"""Adds up a request's rounds into what its last message reports."""
+
+from __future__ import annotations
+
+from draftproof.v1 import verdict_pb2 as pb
+
+
+class StatsBuilder:
+    """Counts over verdicts. Everything counted was emitted: a cut inside a block leaves the rest of it out (G1)."""
+
+    def __init__(self, started_ns: int) -> None:
+        self._started_ns = started_ns
+        self.stats = pb.SpeculationStats(time=pb.TimeSplit())
+        self.lossless = True
+        self._completion_tokens = 0
+
+    def add(
+        self, verdict: pb.Verdict, *, draft_ns: int, round_trip_ns: int, proposal_bytes: int, now_ns: int
+    ) -> None:
+        """Adds one round; times in nanoseconds, `proposal_bytes` as sent."""
+        stats, time = self.stats, self.stats.time
+        stats.rounds += 1
+        stats.drafted += verdict.examined
+        stats.accepted += verdict.accepted
+        _count(stats.drafted_per_position, verdict.examined)
+        _count(stats.accepted_per_position, verdict.accepted, length=verdict.examined)
+        for token in verdict.tokens:
+            stats.resampled += token.source == pb.TOKEN_SOURCE_RESAMPLED
+            stats.bonus += token.source == pb.TOKEN_SOURCE_BONUS
+            stats.target_only += token.source == pb.TOKEN_SOURCE_TARGET
+        stats.expected_accepted += verdict.expected_accepted
+        stats.refused += verdict.HasField("refusal")
+        stats.proposal_bytes += proposal_bytes
+        self.lossless = self.lossless and verdict.lossless
+        target = verdict.timings
+        time.draft_ns += draft_ns
+        time.queue_ns += target.queue_ns
+        time.forward_ns += target.forward_ns
+        time.verify_ns += target.verify_ns
+        time.wire_ns += max(0, round_trip_ns - target.queue_ns - target.forward_ns - target.verify_ns)
+        time.total_ns = now_ns - self._started_ns
+        if not self._completion_tokens and verdict.tokens:
+            time.first_token_ns = time.total_ns
+        self._completion_tokens += len(verdict.tokens)
+
+    def usage(self, prompt_tokens: int) -> pb.Usage:
+        """Token counts of what was streamed by this call."""
+        return pb.Usage(prompt_tokens=prompt_tokens, completion_tokens=self._completion_tokens)
+
+
+def _count(counters: list[int], hits: int, length: int | None = None) -> None:
+    """Adds one to the first `hits` counters, growing the list to `length` (default `hits`)."""
+    counters.extend([0] * (max(hits, length or 0) - len(counters)))
+    for i in range(hits):
+        counters[i] += 1

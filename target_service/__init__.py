@@ -1,0 +1,1 @@
+"""The target server: verifies proposals of many sessions in one batched forward pass."""

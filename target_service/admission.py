@@ -1,0 +1,99 @@
+"""Who holds a KV slot, who waits for one, and who is told to come back later."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from draftproof.errors import OverloadedError
+from target_service.session import Session, State
+
+
+class Admission:
+    """Slots handed out in order of arrival; a bounded queue behind them (P4). Pure: the caller passes the time.
+
+    Args:
+        slots: KV slots.
+        queue_limit: most sessions that wait.
+        idle_evict: seconds without a round after which a session gives its slot to one that waits.
+    """
+
+    def __init__(self, slots: int, queue_limit: int, idle_evict: float) -> None:
+        self._free = list(range(slots))
+        self._slots = slots
+        self._queue_limit = queue_limit
+        self._idle_evict = idle_evict
+        self._waiting: deque[Session] = deque()
+        self._held: dict[int, Session] = {}
+        self._mean_hold = 1.0
+
+    @property
+    def waiting(self) -> int:
+        """Sessions in the queue."""
+        return len(self._waiting)
+
+    @property
+    def active(self) -> list[Session]:
+        """Sessions that hold a slot, in order of admission."""
+        return list(self._held.values())
+
+    def enter(self, session: Session, now: float) -> None:
+        """Queues a session.
+
+        Raises:
+            OverloadedError: the queue is full; the retry delay is a guess from how long slots have been held.
+        """
+        if len(self._waiting) >= self._queue_limit and not self._free:
+            delay = min(5.0, max(0.05, self._mean_hold * (len(self._waiting) + 1) / self._slots / 2))
+            raise OverloadedError(
+                f"{len(self._waiting)} sessions are waiting, the limit is {self._queue_limit} (queue_limit)",
+                metadata={"setting": "queue_limit", "limit": str(self._queue_limit)},
+                retry_delay=delay,
+            )
+        session.opened_at = now
+        self._waiting.append(session)
+
+    def admit(self, now: float) -> list[Session]:
+        """Gives free slots to the longest-waiting sessions and returns them."""
+        admitted = []
+        while self._free and self._waiting:
+            session = self._waiting.popleft()
+            if session.state is not State.QUEUED:
+                continue
+            session.slot = self._free.pop()
+            session.state = State.ACTIVE
+            session.cached = 0
+            session.active_at = session.opened_at = now
+            self._held[session.slot] = session
+            admitted.append(session)
+        return admitted
+
+    def evictable(self, now: float) -> list[Session]:
+        """Idle sessions whose slots the queue could use, longest idle first, no more than are needed."""
+        idle = [
+            s
+            for s in self._held.values()
+            if s.pending is None and not s.in_flight and now - s.active_at > self._idle_evict and s.prefill_left() <= 0
+        ]
+        idle.sort(key=lambda s: s.active_at)
+        return idle[: len(self._waiting)]
+
+    def leave(self, session: Session, now: float) -> None:
+        """Frees what the session holds. A slot whose pass is running comes back when the pass ends."""
+        if session.state is State.QUEUED and session in self._waiting:
+            self._waiting.remove(session)
+        session.state = State.CLOSED
+        if session.slot is not None and not session.in_flight:
+            self._release(session, now)
+
+    def landed(self, session: Session, now: float) -> None:
+        """The pass that held the session's row has ended."""
+        session.in_flight = False
+        if session.state is State.CLOSED and session.slot is not None:
+            self._release(session, now)
+
+    def _release(self, session: Session, now: float) -> None:
+        assert session.slot is not None
+        del self._held[session.slot]
+        self._free.append(session.slot)
+        session.slot = None
+        self._mean_hold += 0.1 * (now - session.opened_at - self._mean_hold)

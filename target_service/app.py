@@ -1,0 +1,122 @@
+"""The target process: engine, verifier and two gRPC services on one port."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from draftproof.engine.config import ModelConfig
+from draftproof.engine.interface import Engine, Tokenizer
+from draftproof.engine.loading import load_engine, load_tokenizer
+from draftproof.errors import ConfigError
+from draftproof.metrics import TargetMetrics
+from draftproof.rpc.server import RunningServer, Service, check_address
+from draftproof.serving import process
+from draftproof.serving.background import Background
+from draftproof.serving.drafting import NoDrafting
+from draftproof.serving.generation import GenerationConfig, GenerationServicer
+from draftproof.serving.model_thread import ModelThread
+from draftproof.serving.options import ListenConfig
+from draftproof.v1 import generation_pb2_grpc, target_pb2_grpc
+from target_service.local import LocalPort
+from target_service.stream import Identity, TargetServicer
+from target_service.verifier import Verifier, VerifierConfig
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetConfig:
+    """Settings of a target process."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    listen: ListenConfig = field(default_factory=ListenConfig)
+    verifier: VerifierConfig = field(default_factory=VerifierConfig)
+
+
+class TargetApp:
+    """Serves TargetService and GenerationService (target-only) for one engine."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, config: TargetConfig) -> None:
+        if tokenizer.vocab_size < engine.vocab_size:
+            raise ConfigError("model", f"the tokenizer knows {tokenizer.vocab_size} of {engine.vocab_size} tokens")
+        self._config = config
+        self._registry = CollectorRegistry()
+        self._thread = ModelThread("model")
+        self._background = Background()
+        metrics = TargetMetrics(self._registry, config.verifier.max_gamma)
+        self._verifier = Verifier(engine, tokenizer, config.verifier, metrics, self._thread, self._on_health)
+        tokens = process.vocabulary(tokenizer, engine.vocab_size)
+        fingerprint = process.fingerprint(tokens, engine.name, engine.weights_sha256)
+        limits = config.listen.limits
+        self._stream = TargetServicer(self._verifier, Identity(fingerprint, tokens), metrics, limits.max_message_bytes)
+        self._generation = GenerationServicer(
+            LocalPort(self._verifier, fingerprint),
+            NoDrafting(),
+            tokenizer,
+            GenerationConfig(
+                role="target",
+                default_gamma=0,
+                max_sessions=engine.slots + config.verifier.queue_limit,
+                slots=engine.slots,
+                max_message_bytes=limits.max_message_bytes,
+            ),
+        )
+        self.server: RunningServer | None = None
+
+    async def start(self) -> None:
+        """Listens; ready at once."""
+        process.serve_metrics(self._registry, self._config.listen)
+        self.server = await process.listen(
+            [
+                Service(
+                    "draftproof.v1.TargetService", target_pb2_grpc.add_TargetServiceServicer_to_server, self._stream
+                ),
+                Service(
+                    "draftproof.v1.GenerationService",
+                    generation_pb2_grpc.add_GenerationServiceServicer_to_server,
+                    self._generation,
+                ),
+            ],
+            self._config.listen,
+        )
+        log.info("serving", address=str(self.server.address))
+
+    async def run(self) -> None:
+        """Runs the batching loop."""
+        await self._verifier.run()
+
+    async def drain(self) -> None:
+        """NOT_SERVING, no new sessions, the grace period for running ones, then hand-back."""
+        assert self.server is not None
+        await self.server.start_draining()
+        grace = self._config.listen.grace
+        await asyncio.gather(self._verifier.drain(grace), self._generation.drain(grace))
+        await self.server.stop(1.0)
+        self._thread.stop()
+
+    def _on_health(self, healthy: bool) -> None:
+        if self.server is not None:
+            self._background.start(self.server.set_serving(healthy))
+
+
+def load(config: TargetConfig) -> TargetApp:
+    """Loads the model and builds the process.
+
+    Raises:
+        DraftproofError: the port is taken, or the model can't be loaded.
+    """
+    check_address(config.listen.address)
+    tokenizer = load_tokenizer(config.model)
+    engine = load_engine(config.model, tokenizer=tokenizer)
+    log.info(
+        "model loaded",
+        model=engine.name,
+        slots=engine.slots,
+        max_context=engine.max_context,
+        kv_budget_mb=round(engine.kv_bytes / 2**20),
+    )
+    return TargetApp(engine, tokenizer, config)

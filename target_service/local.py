@@ -1,0 +1,80 @@
+"""The target's own generations: sessions of this process that never propose anything."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from draftproof.v1 import fingerprint_pb2, target_pb2, verdict_pb2
+from draftproof.wire import error as wire_error
+from target_service.verifier import Verifier
+
+
+class LocalPort:
+    """A verify port onto the verifier of this process."""
+
+    addresses: list[str] = []
+
+    def __init__(self, verifier: Verifier, fingerprint: fingerprint_pb2.Fingerprint) -> None:
+        self._verifier = verifier
+        self._fingerprint = fingerprint
+        self._ids = itertools.count(1)
+
+    @property
+    def max_gamma(self) -> int:
+        """Largest gamma a block may have."""
+        return self._verifier.config.max_gamma
+
+    @property
+    def max_context(self) -> int:
+        """Largest context in tokens."""
+        return self._verifier.max_context
+
+    def fingerprint(self) -> fingerprint_pb2.Fingerprint:
+        """The target's identity."""
+        return self._fingerprint
+
+    async def open(self, request: target_pb2.OpenSession) -> LocalSession:
+        """Waits for a KV slot."""
+        session = LocalSession(self._verifier, self, next(self._ids))
+        await session.start(request)
+        return session
+
+
+class LocalSession:
+    """One session of this process."""
+
+    opened: target_pb2.SessionOpened
+
+    def __init__(self, verifier: Verifier, owner: LocalPort, session_id: int) -> None:
+        self._verifier = verifier
+        self._owner = owner
+        self._id = session_id
+        self._epoch = 1
+        self._round = 0
+        self._frames: asyncio.Queue[target_pb2.VerifyResponse] = asyncio.Queue()
+
+    async def start(self, request: target_pb2.OpenSession) -> None:
+        """Opens the session."""
+        self._verifier.open(self._owner, self._id, self._epoch, request, self._frames.put_nowait)
+        try:
+            self.opened = (await self._next()).opened
+        except BaseException:
+            self._verifier.close(self._owner, self._id)
+            raise
+
+    async def verify(self, block: target_pb2.Block) -> verdict_pb2.Verdict:
+        """Runs one round."""
+        self._round += 1
+        self._verifier.block(self._owner, self._id, self._epoch, self._round, block)
+        return (await self._next()).verdict
+
+    async def close(self) -> None:
+        """Frees the session."""
+        self._verifier.close(self._owner, self._id)
+
+    async def _next(self) -> target_pb2.VerifyResponse:
+        frame = await self._frames.get()
+        if frame.WhichOneof("frame") == "error":
+            raise wire_error.from_proto(frame.error)
+        return frame

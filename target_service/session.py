@@ -1,0 +1,155 @@
+"""One session on the target: its tokens, its pending round, and what committing a round means."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from draftproof.engine.interface import Tokenizer
+from draftproof.engine.text import TextStream
+from draftproof.sampling.params import SamplingParams
+from draftproof.v1 import target_pb2, verdict_pb2
+from draftproof.verification.intake import Intake, RefusalKind
+from draftproof.verification.round import RoundInput, RoundResult
+from target_service.records import to_logprobs, to_trace
+
+Deliver = Callable[[target_pb2.VerifyResponse], None]
+
+_REFUSAL = {
+    RefusalKind.MALFORMED_Q: verdict_pb2.REFUSAL_KIND_MALFORMED_Q,
+    RefusalKind.DRAW_MISMATCH: verdict_pb2.REFUSAL_KIND_DRAW_MISMATCH,
+    RefusalKind.ZERO_MASS: verdict_pb2.REFUSAL_KIND_ZERO_MASS,
+}
+
+
+class State(enum.Enum):
+    """Life of a session."""
+
+    QUEUED = "queued"
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class PendingRound:
+    """A block that waits for its forward pass."""
+
+    number: int
+    intake: Intake
+    arrived_ns: int
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One session.
+
+    Attributes:
+        key: (owner, session id), unique in the process.
+        epoch: incarnation; frames of others are stale.
+        slot: KV slot, None while queued.
+        cached: tokens whose KV is in the slot and valid.
+        max_new: most tokens it may still generate.
+        in_flight: whether a pass that holds its row is running.
+    """
+
+    key: tuple[object, int]
+    epoch: int
+    request_id: str
+    prompt_ids: Sequence[int]
+    output_ids: list[int]
+    params: SamplingParams
+    request_key: bytes
+    weights_version: int
+    trace_top: int | None
+    max_new: int
+    text: TextStream
+    stop_ids: frozenset[int]
+    deliver: Deliver
+    state: State = State.QUEUED
+    slot: int | None = None
+    cached: int = 0
+    in_flight: bool = False
+    pending: PendingRound | None = None
+    last_verdict: target_pb2.VerifyResponse | None = None
+    lossless: bool = True
+    opened_at: float = 0.0
+    active_at: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tokens = [*self.prompt_ids, *self.output_ids]
+        for token in self.output_ids:
+            self.text.push(token)
+
+    def prefill_left(self) -> int:
+        """Committed tokens to cache before a round's row, which feeds the last one itself."""
+        return len(self.tokens) - 1 - self.cached
+
+    def round_input(self) -> RoundInput:
+        """The pending round as verification takes it."""
+        assert self.pending is not None
+        intake = self.pending.intake
+        return RoundInput(
+            params=self.params,
+            prompt_ids=self.prompt_ids,
+            output_ids=self.output_ids,
+            key=self.request_key,
+            block_start=len(self.tokens),
+            tokens=intake.tokens,
+            qs=intake.qs,
+            trace_top=self.trace_top,
+            logprobs=self.params.logprobs,
+        )
+
+    def commit(self, result: RoundResult) -> verdict_pb2.Verdict:
+        """Commits a round's tokens up to the first stop; nothing after it is emitted, cached or counted (G1)."""
+        assert self.pending is not None
+        intake = self.pending.intake
+        self.lossless = self.lossless and intake.lossless
+        before = len(self.tokens)
+        candidates = [*intake.tokens[: result.accepted], result.next_id]
+        verdict = verdict_pb2.Verdict(lossless=self.lossless)
+        for index, token_id in enumerate(candidates):
+            token = verdict.tokens.add(id=token_id, source=_source(index, result))
+            if result.logprobs:
+                token.logprobs.CopyFrom(to_logprobs(result.logprobs[index]))
+            if result.records:
+                token.trace.CopyFrom(to_trace(result.records[index]))
+            self.tokens.append(token_id)
+            self.output_ids.append(token_id)
+            self.max_new -= 1
+            step = self.text.push(token_id)
+            token.text = step.text
+            if step.stopped or token_id in self.stop_ids:
+                verdict.finish_reason = verdict_pb2.FINISH_REASON_STOP
+            elif self.max_new == 0:
+                verdict.finish_reason = verdict_pb2.FINISH_REASON_LENGTH
+            if verdict.finish_reason:
+                if not step.stopped:
+                    token.text += self.text.flush()
+                break
+        emitted = len(verdict.tokens)
+        verdict.accepted = min(result.accepted, emitted)
+        verdict.examined = result.examined if emitted == len(candidates) else emitted
+        verdict.expected_accepted = sum(result.expected[: verdict.examined])
+        self.cached = min(before + result.accepted, len(self.tokens))
+        if intake.refusal is not None:
+            verdict.refusal.offset = intake.refusal.offset
+            verdict.refusal.kind = _REFUSAL[intake.refusal.kind]
+            verdict.refusal.message = intake.refusal.message
+        return verdict
+
+
+def stop_ids(params: SamplingParams, tokenizer: Tokenizer) -> frozenset[int]:
+    """Ids that end the output: the request's own and, unless ignored, the model's end-of-sequence ids."""
+    own = frozenset(params.stop_token_ids)
+    return own if params.ignore_eos else own | tokenizer.eos_ids
+
+
+def _source(index: int, result: RoundResult) -> verdict_pb2.TokenSource.ValueType:
+    if index < result.accepted:
+        return verdict_pb2.TOKEN_SOURCE_ACCEPTED
+    if result.accepted < result.examined:
+        return verdict_pb2.TOKEN_SOURCE_RESAMPLED
+    return verdict_pb2.TOKEN_SOURCE_BONUS if result.examined else verdict_pb2.TOKEN_SOURCE_TARGET

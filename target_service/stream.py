@@ -1,0 +1,169 @@
+"""TargetService.Verify: one stream per draft server, many sessions in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import grpc.aio
+import structlog
+
+from draftproof.errors import FingerprintMismatchError, OverloadedError, ProtocolError, RequestError
+from draftproof.metrics import TargetMetrics
+from draftproof.v1 import fingerprint_pb2, target_pb2, target_pb2_grpc
+from draftproof.wire import error as wire_error
+from draftproof.wire import fingerprint as wire_fingerprint
+from target_service.verifier import Verifier
+
+log = structlog.get_logger(__name__)
+
+VerifyContext = grpc.aio.ServicerContext[target_pb2.VerifyRequest, target_pb2.VerifyResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the handshake compares.
+
+    Attributes:
+        fingerprint: ours.
+        tokens: our vocabulary, to name the first token that differs.
+    """
+
+    fingerprint: fingerprint_pb2.Fingerprint
+    tokens: Sequence[str]
+
+
+class TargetServicer(target_pb2_grpc.TargetServiceServicer):
+    """Turns frames into calls of the verifier and sends back what it delivers.
+
+    Args:
+        outbox_limit: most frames that wait for a peer that doesn't read; past it the stream is ended.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        identity: Identity,
+        metrics: TargetMetrics,
+        max_message_bytes: int,
+        outbox_limit: int = 4096,
+    ) -> None:
+        self._verifier = verifier
+        self._identity = identity
+        self._metrics = metrics
+        self._max_message_bytes = max_message_bytes
+        self._outbox_limit = outbox_limit
+
+    async def Verify(  # noqa: N802 - the name is the protocol's
+        self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext
+    ) -> None:
+        """Serves one draft until it half-closes, disconnects or breaks the protocol."""
+        drafter = await self._handshake(request_iterator, context)
+        log.info("draft connected", drafter=drafter, peer=context.peer())
+        stream = _Stream(self._verifier, self._metrics, self._outbox_limit)
+        reader = asyncio.create_task(stream.read(request_iterator))
+        writer = asyncio.create_task(stream.write(context))
+        watch = asyncio.create_task(stream.overflowed())
+        tasks = {reader, writer, watch}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._verifier.close_owner(stream)
+            log.info("draft disconnected", drafter=drafter, peer=context.peer())
+
+    async def _handshake(
+        self, frames: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext
+    ) -> str:
+        """Agrees on the fingerprint before the first round (L8); returns the drafter's name."""
+        first = await _next(frames)
+        if first.WhichOneof("frame") != "hello":
+            raise ProtocolError("the first frame of a stream must be hello")
+        hello = first.hello
+        ours = self._identity.fingerprint
+        try:
+            wire_fingerprint.check(ours, hello.fingerprint)
+        except FingerprintMismatchError as error:
+            log.warning("draft refused", drafter=hello.drafter, peer=context.peer(), problem=error.message)
+            if error.metadata["field"] == "sampling_contract":
+                raise
+            await context.write(target_pb2.VerifyResponse(token_digests_query=target_pb2.TokenDigestsQuery()))
+            digests = (await _next(frames)).token_digests.digests
+            tokens = self._identity.tokens
+            raise wire_fingerprint.token_mismatch(ours, hello.fingerprint, tokens, digests) from error
+        await context.write(
+            target_pb2.VerifyResponse(
+                welcome=target_pb2.Welcome(
+                    fingerprint=ours,
+                    max_gamma=self._verifier.config.max_gamma,
+                    max_context=self._verifier.max_context,
+                    max_message_bytes=self._max_message_bytes,
+                )
+            )
+        )
+        return hello.drafter
+
+
+class _Stream:
+    """One draft's stream; the owner of its sessions."""
+
+    def __init__(self, verifier: Verifier, metrics: TargetMetrics, outbox_limit: int) -> None:
+        self._verifier = verifier
+        self._metrics = metrics
+        self._outbox: asyncio.Queue[target_pb2.VerifyResponse] = asyncio.Queue(outbox_limit)
+        self._overflow = asyncio.Event()
+
+    async def read(self, frames: AsyncIterator[target_pb2.VerifyRequest]) -> None:
+        """Handles frames until the draft half-closes; the stream then ends and frees its sessions."""
+        async for frame in frames:
+            self._handle(frame)
+
+    async def write(self, context: VerifyContext) -> None:
+        """Sends what was delivered, in order."""
+        while True:
+            await context.write(await self._outbox.get())
+
+    async def overflowed(self) -> None:
+        """Ends the stream of a draft that doesn't read.
+
+        Raises:
+            OverloadedError: the outbox is full.
+        """
+        await self._overflow.wait()
+        raise OverloadedError("the draft does not read its verdicts", metadata={"setting": "outbox_limit"})
+
+    def _deliver(self, frame: target_pb2.VerifyResponse) -> None:
+        try:
+            self._outbox.put_nowait(frame)
+        except asyncio.QueueFull:
+            self._overflow.set()
+
+    def _handle(self, frame: target_pb2.VerifyRequest) -> None:
+        kind = frame.WhichOneof("frame")
+        try:
+            if kind == "block":
+                self._verifier.block(self, frame.session, frame.epoch, frame.round, frame.block)
+            elif kind == "open":
+                self._verifier.open(self, frame.session, frame.epoch, frame.open, self._deliver)
+            elif kind == "close":
+                self._verifier.close(self, frame.session)
+            else:
+                raise ProtocolError(f"frame {kind} is not allowed here")
+        except RequestError as error:
+            self._metrics.failed(error.reason)
+            self._deliver(
+                target_pb2.VerifyResponse(
+                    session=frame.session, epoch=frame.epoch, error=wire_error.to_proto(error)
+                )
+            )
+
+
+async def _next(frames: AsyncIterator[target_pb2.VerifyRequest]) -> target_pb2.VerifyRequest:
+    try:
+        return await anext(frames)
+    except StopAsyncIteration:
+        raise ProtocolError("the stream ended before its handshake") from None
