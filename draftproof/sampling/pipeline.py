@@ -19,8 +19,10 @@ from draftproof.sampling.params import SamplingParams
 SAMPLING_CONTRACT = 1
 """Version of the pipeline's law; both sides must agree on it."""
 
-# Most tokens a filter looks at before it sorts whole rows; ascending.
-_CANDIDATES = (1024, 16384)
+# How many of the largest logits a filter looks at before it sorts whole rows; ascending.
+_CANDIDATES = (128, 2048, 16384)
+
+_Stage = Callable[[Tensor, Sequence[SamplingParams]], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def distributions(logits: Tensor, params: Sequence[SamplingParams], histories: S
         histories: N histories; None where the row's params need none.
 
     Returns:
-        float32 [N, V] (float64 for float64 logits). A row with NaN, +inf or no finite logit is NaN throughout.
+        float32 [N, V] (float64 for float64 logits). A row with NaN, +inf or no finite logit holds NaN.
 
     Raises:
         ValueError: lengths differ, a needed history is missing, or a biased id isn't in the vocabulary.
@@ -61,15 +63,15 @@ def distributions(logits: Tensor, params: Sequence[SamplingParams], histories: S
         raise ValueError(f"{logits.shape[0]} rows, {len(params)} params, {len(histories)} histories")
     x = logits if logits.dtype == torch.float64 else logits.to(torch.float32)
     x = _adjusted(x, params, histories, owned=x is not logits)
-    greedy = _rows(params, lambda p: p.greedy)
-    if len(greedy) == 0:
-        return _sampled(x, params)
-    if len(greedy) == len(params):
-        return _one_hot(x)
-    warm = _rows(params, lambda p: not p.greedy)
+    groups: dict[_Stage, list[int]] = {}
+    for i, p in enumerate(params):
+        groups.setdefault(_stage(p, x.shape[-1]), []).append(i)
+    if len(groups) == 1:
+        return next(iter(groups))(x, params)
     out = torch.empty_like(x)
-    out[_index(greedy, x)] = _one_hot(x[_index(greedy, x)])
-    out[_index(warm, x)] = _sampled(x[_index(warm, x)], [params[i] for i in warm])
+    for stage, rows in groups.items():
+        index = torch.tensor(rows, device=x.device)
+        out.index_copy_(0, index, stage(x.index_select(0, index), [params[i] for i in rows]))
     return out
 
 
@@ -153,126 +155,119 @@ def _known(ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:
     return array[(array >= 0) & (array < vocab_size)]
 
 
-def _one_hot(x: Tensor) -> Tensor:
+def _stage(p: SamplingParams, vocab_size: int) -> _Stage:
+    """What is left to do after penalties and bias; rows that need the same go together."""
+    if p.greedy:
+        return _one_hot
+    if 0 < p.top_k < vocab_size:
+        return _top_k
+    return _nucleus if p.top_p < 1.0 or p.min_p > 0.0 else _softmax
+
+
+def _one_hot(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Argmax, ties to the lower id; NaN where there is none. [N, V] -> [N, V]."""
     best = x.argmax(dim=-1, keepdim=True)
     top = torch.where(torch.isfinite(x.gather(-1, best)), 1.0, torch.nan).to(x.dtype)
-    # 0 * NaN spreads the NaN of an unusable row over all of it.
-    return (torch.zeros_like(x) + 0.0 * top).scatter_(-1, best, top)
+    return torch.zeros_like(x).scatter_(-1, best, top)
 
 
-def _sampled(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Temperature, filters, softmax of rows that aren't greedy. [N, V] -> [N, V]."""
+def _softmax(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Temperature and softmax. [N, V] -> [N, V]."""
+    if all(p.temperature == 1.0 for p in params):
+        return x.softmax(dim=-1)
+    return torch.sub(x, x.amax(dim=-1, keepdim=True)).div_(_temperatures(x, params)).softmax(dim=-1)
+
+
+def _top_k(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Rows with top-k, and whatever filter after it. [N, V] -> [N, V]."""
+    return _filtered(x, params, None)
+
+
+def _nucleus(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Rows with top-p or min-p alone: their masses are relative to the whole row. [N, V] -> [N, V]."""
+    return _filtered(x, params, _softmax(x, params))
+
+
+def _filtered(x: Tensor, params: Sequence[SamplingParams], full: Tensor | None) -> Tensor:
+    """Filters and softmax.
+
+    What a filter keeps is a prefix of the tokens in descending order, so that it comes down to one length per row, and
+    to the largest few logits: rows whose prefix doesn't provably end among them try more, in the end all.
+
+    Args:
+        x: [N, V] logits.
+        params: N settings; all with top-k, or all without.
+        full: [N, V] unfiltered distributions for rows without top-k, else None.
+
+    Returns:
+        [N, V].
+    """
     vocab_size = x.shape[-1]
-    z = _tempered(x, params)
-    cut = _rows(params, lambda p: 0 < p.top_k < vocab_size)
-    if cut:
-        index = _index(cut, x)
-        rows = x[index]
-        threshold = _kth_largest(rows, [params[i].top_k for i in cut])
-        z = z.clone() if z is x else z
-        z[index] = z[index].masked_fill_(rows < threshold[:, None], -torch.inf)
-    p = z.softmax(dim=-1)
-    for filtered, keep in (
-        (_rows(params, lambda p: p.top_p < 1.0), _nucleus),
-        (_rows(params, lambda p: p.min_p > 0.0), _likely),
-    ):
-        if filtered:
-            index = _index(filtered, x)
-            kept = keep(p[index], x[index], [params[i] for i in filtered])
-            rows = z[index].masked_fill_(~kept, -torch.inf)
-            z = z.clone() if z is x else z
-            z[index] = rows
-            p[index] = rows.softmax(dim=-1)
-    return p
-
-
-def _tempered(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """(x - max) / T, the shift keeping tiny temperatures from overflowing; x itself where every T is 1."""
-    rows = _rows(params, lambda p: p.temperature != 1.0)
-    if not rows:
-        return x
-    tiny = torch.finfo(x.dtype).tiny
-    temperature = torch.tensor([max(p.temperature, tiny) for p in params], dtype=x.dtype, device=x.device)
-    return torch.sub(x, x.amax(dim=-1, keepdim=True)).div_(temperature[:, None])
-
-
-def _kth_largest(x: Tensor, ks: Sequence[int]) -> Tensor:
-    """The k-th largest value of each row. [N, V] -> [N]."""
-    out = x.new_empty(len(ks))
-    below = 0
-    for width in (*_CANDIDATES, x.shape[-1]):
-        chosen = [i for i, k in enumerate(ks) if below < k <= width]
-        below = width
-        if chosen:
-            k = torch.tensor([ks[i] for i in chosen], device=x.device)
-            values = x[_index(chosen, x)].topk(int(max(ks[i] for i in chosen)), dim=-1).values
-            out[_index(chosen, x)] = values.gather(-1, k[:, None] - 1)[:, 0]
+    temperature = _temperatures(x, params)
+    # Off means off: rounded masses may sum to one before the last token.
+    top_p = _column([p.top_p if p.top_p < 1.0 else 2.0 for p in params], x).to(torch.float64)
+    min_p = _column([p.min_p for p in params], x)
+    top_k = torch.tensor([[p.top_k] for p in params], device=x.device)
+    out = torch.zeros_like(x)
+    pending = torch.arange(len(params), device=x.device)
+    for width in (*(w for w in _CANDIDATES if w < vocab_size), vocab_size):
+        rows = x if len(pending) == len(params) else x[pending]
+        values, ids = rows.topk(width) if width < vocab_size else rows.sort(descending=True, stable=True)
+        # Shifted by the largest, so that tiny temperatures don't overflow.
+        z = (values - values[:, :1]) / temperature[pending]
+        if full is None:
+            kth = values.gather(-1, top_k[pending].clamp(max=width) - 1)
+            kept = (values >= kth).sum(dim=-1, keepdim=True)
+            masses = _prefix(z, kept).softmax(dim=-1)
+        else:
+            kept = torch.full_like(pending, width)[:, None]
+            masses = (full if len(pending) == len(params) else full[pending]).gather(-1, ids)
+        before = masses.cumsum(dim=-1, dtype=torch.float64)[:, :-1]
+        kept = torch.minimum(kept, 1 + (before < top_p[pending]).sum(dim=-1, keepdim=True))
+        kept = torch.minimum(kept, (masses >= min_p[pending] * masses[:, :1]).sum(dim=-1, keepdim=True)).clamp_(min=1)
+        last = values.gather(-1, kept - 1)
+        # Ended: the last candidate lies beyond the prefix and its ties, or has no mass, like all that come after it.
+        # (Negated, so that NaN ends too.)
+        done = (~(values[:, -1:] >= last) | (masses[:, -1:] == 0))[:, 0] | (width == vocab_size)
+        kept, ids = kept[done], _lower_ids_first(values[done], ids[done], kept[done])
+        out[pending[done, None], ids] = _prefix(z[done], kept).softmax(dim=-1)
+        pending = pending[~done]
+        if len(pending) == 0:
+            break
     return out
 
 
-def _nucleus(p: Tensor, x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Top-p: the fewest tokens in descending order of logit, ties to the lower id, whose mass reaches top_p.
-
-    Looks at the largest logits only; rows whose nucleus doesn't end among them try more, in the end all.
-
-    Args:
-        p: [N, V] distributions after top-k.
-        x: [N, V] logits that order the tokens.
-        params: N settings.
-
-    Returns:
-        bool [N, V].
-    """
-    vocab_size = x.shape[-1]
-    top_p = torch.tensor([q.top_p for q in params], dtype=torch.float64, device=x.device)
-    keep = torch.ones_like(x, dtype=torch.bool)
-    pending = torch.arange(len(params), device=x.device)
-    for width in (*(w for w in _CANDIDATES if w < vocab_size), vocab_size):
-        rows = x[pending]
-        values, ids = rows.topk(width, dim=-1)
-        masses = p[pending].gather(-1, ids)
-        before = masses.cumsum(dim=-1, dtype=torch.float64)[:, :-1]
-        kept = 1 + (before < top_p[pending, None]).sum(dim=-1)
-        # kept == width says that the nucleus may go on, unless all that is left has no mass.
-        ended = kept < width
-        keep[pending[ended]] = _first(rows[ended], values[ended], kept[ended])
-        pending = pending[~ended & (masses[:, -1] > 0)]
-        if len(pending) == 0:
-            break
-    return keep
+def _prefix(z: Tensor, length: Tensor) -> Tensor:
+    """z with all but the first `length` of each row masked. [N, W], int64 [N, 1] -> [N, W]."""
+    return z.masked_fill(torch.arange(z.shape[-1], device=z.device) >= length, -torch.inf)
 
 
-def _first(x: Tensor, values: Tensor, count: Tensor) -> Tensor:
-    """Marks the `count` largest of each row, ties to the lower id.
+def _lower_ids_first(values: Tensor, ids: Tensor, length: Tensor) -> Tensor:
+    """Puts tied candidates in order of id where a prefix ends within a tie, since topk leaves their order open.
 
     Args:
-        x: [N, V].
-        values: [N, W] the W largest of each row, descending.
-        count: int64 [N], < W.
+        values: [N, W] descending.
+        ids: int64 [N, W].
+        length: int64 [N, 1] of the prefixes.
 
     Returns:
-        bool [N, V].
+        int64 [N, W].
     """
-    last = values.gather(-1, count[:, None] - 1)
-    keep = x >= last
-    tied = (values.gather(-1, count[:, None]) == last)[:, 0].nonzero()[:, 0]
+    after = values.gather(-1, length.clamp(max=values.shape[-1] - 1))
+    tied = (values.gather(-1, length - 1) == after)[:, 0].nonzero()[:, 0]
     if len(tied):
-        equal = x[tied] == last[tied]
-        room = count[tied, None] - (values[tied] > last[tied]).sum(dim=-1, keepdim=True)
-        keep[tied] &= ~equal | (equal.cumsum(dim=-1) <= room)
-    return keep
+        ascending, order = ids[tied].sort(dim=-1)
+        by_value = values[tied].gather(-1, order).sort(dim=-1, descending=True, stable=True).indices
+        ids[tied] = ascending.gather(-1, by_value)
+    return ids
 
 
-def _likely(p: Tensor, x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Min-p: tokens with at least min_p times the largest probability. bool [N, V]."""
-    share = torch.tensor([q.min_p for q in params], dtype=x.dtype, device=x.device)
-    return p >= share[:, None] * p.amax(dim=-1, keepdim=True)
+def _temperatures(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """[N, 1], positive in x's dtype."""
+    tiny = torch.finfo(x.dtype).tiny
+    return _column([max(p.temperature, tiny) for p in params], x)
 
 
-def _rows(params: Sequence[SamplingParams], wanted: Callable[[SamplingParams], bool]) -> list[int]:
-    return [i for i, p in enumerate(params) if wanted(p)]
-
-
-def _index(rows: Sequence[int], like: Tensor) -> Tensor:
-    return torch.tensor(rows, dtype=torch.int64, device=like.device)
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    """[N, 1] in the dtype and on the device of `like`."""
+    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
