@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := draftproof draft_service target_service
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model test lint pytest exact demo protos bench fmt clean
+.PHONY: help setup model test lint pytest exact demo protos docs bench fmt clean
 
 help:
 	@echo "make demo    prepare the embedded model, start target and draft, answer a prompt"
@@ -14,6 +14,7 @@ help:
 	@echo "make exact   every statistical test through the real stack (long)"
 	@echo "make bench   costs and speed, as ratios from one run"
 	@echo "make protos  generate draftproof/v1 from protos/"
+	@echo "make docs    renew the module list of docs/architecture.md"
 	@echo "make fmt     format the code"
 	@echo "make clean   remove the environment and every cache"
 
@@ -53,6 +54,9 @@ bench: model
 protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. --grpc_python_out=. \
 		protos/draftproof/v1/*.proto
+
+docs: $(STAMP)
+	$(BIN)/python docs/modules.py
 
 fmt: $(STAMP)
 	$(BIN)/ruff check --fix-only --quiet .
