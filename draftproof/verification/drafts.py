@@ -12,8 +12,9 @@ from torch import Tensor
 from draftproof.sampling.draft_q import Dense, DraftQ, support
 from draftproof.verification.token_rule import SparseQ, expected_acceptance, residual
 
-CHUNK = 16
-"""Rows taken at a time where whole rows are copied in float64: bounds memory, changes no result."""
+# Whole rows are copied in float64 only this many elements (4 MiB) at a time: it bounds memory, and larger temporaries
+# cost more in page faults than in arithmetic.
+_CHUNK_ELEMENTS = 2**19
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +106,24 @@ class Drafts:
 
     def _dense_among(self, rows: Tensor) -> list[Tensor]:
         wanted = torch.isin(self.rows, rows).nonzero()[:, 0]
-        return list(wanted.split(CHUNK))
+        return list(wanted.split(chunk_rows(self.masses.shape[1])))
 
     def _scaled(self, chunk: Tensor) -> Tensor:
         return self.masses[chunk].double() * self.scales[chunk, None]
 
 
+def chunk_rows(vocab_size: int) -> int:
+    """How many rows of V masses to copy in float64 at a time."""
+    return max(2, _CHUNK_ELEMENTS // vocab_size)
+
+
 def row_totals(x: Tensor) -> Tensor:
-    """Sums rows in float64: float[N, V] -> float64[N]."""
-    parts = [chunk.double().sum(dim=-1) for chunk in x.split(CHUNK)]
-    return torch.cat(parts) if parts else x.new_empty(0, dtype=torch.float64)
+    """Sums rows in float64: float[N, V] -> float64[N]. A row's total doesn't depend on the rows beside it."""
+    totals = torch.empty(len(x), dtype=torch.float64, device=x.device)
+    step = chunk_rows(x.shape[1])
+    for start in range(0, len(x), step):
+        chunk = x[start : start + step]
+        # torch splits the sum of a lone row between threads, which rounds differently.
+        pair = chunk.expand(2, -1) if len(chunk) == 1 else chunk
+        totals[start : start + step] = pair.double().sum(dim=-1)[: len(chunk)]
+    return totals

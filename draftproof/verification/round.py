@@ -17,7 +17,7 @@ from draftproof.sampling.inverse_cdf import inverse_cdf
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.pipeline import History, distributions
 from draftproof.sampling.rng import Draw, Purpose, uniforms
-from draftproof.verification.drafts import CHUNK, Drafts, row_totals
+from draftproof.verification.drafts import Drafts, chunk_rows, row_totals
 from draftproof.verification.records import PositionRecord, TokenLogprobs, p_masses, q_masses, token_logprobs
 from draftproof.verification.token_rule import accepted_lengths
 
@@ -100,21 +100,21 @@ def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput]) -> list[RoundRes
     draws = [Draw(r.key, r.block_start, k, Purpose.NEXT) for r, k in zip(rounds, accepted, strict=True)]
     next_u = torch.from_numpy(uniforms(draws))
     next_rows = torch.tensor([start + k for start, k in zip(first, accepted, strict=True)], device=device)
-    weights = drafts.residual(p, next_rows)
-    good = finite[next_rows]
-    weights[~good] = 1.0
-    next_ids = inverse_cdf(weights, next_u.to(device)).tolist()
-
+    next_ids = _next_tokens(p, finite, drafts, next_rows, next_u.to(device))
     expected = _expected(p, totals, drafts, rounds, first, accepted)
+    good = finite[next_rows].tolist()
     results = [
         RoundResult(
-            accepted=k, next_id=next_id, examined=len(r.tokens), expected_accepted=overlap if fine else 0.0, finite=fine
+            accepted=accepted[b],
+            next_id=next_ids[b],
+            examined=len(rounds[b].tokens),
+            expected_accepted=expected[b] if good[b] else 0.0,
+            finite=good[b],
         )
-        for r, k, next_id, overlap, fine in zip(rounds, accepted, next_ids, expected, good.tolist(), strict=True)
+        for b in range(len(rounds))
     ]
     results = _with_logprobs(results, rounds, first, p, logits)
-    q_x = q_x / totals.cpu()
-    p_x = p_x / totals.cpu()
+    p_x, q_x = p_x / totals.cpu(), q_x / totals.cpu()
     return [
         r
         if asked.trace_top is None or not r.finite
@@ -156,6 +156,18 @@ def _accepted(p_x: Tensor, q_x: Tensor, u: Tensor, rounds: Sequence[RoundInput],
     return accepted
 
 
+def _next_tokens(p: Tensor, finite: Tensor, drafts: Drafts, rows: Tensor, u: Tensor) -> list[int]:
+    """Draws from the residual, the bonus or the plain target distribution of each round's row."""
+    drawn: list[int] = []
+    step = chunk_rows(p.shape[1])
+    for part, u_part in zip(rows.split(step), u.split(step), strict=True):
+        weights = drafts.residual(p, part)
+        # Rows without numbers still have to pass through; what is drawn there is never used.
+        weights[~finite[part]] = 1.0
+        drawn += inverse_cdf(weights, u_part).tolist()
+    return drawn
+
+
 def _expected(
     p: Tensor,
     totals: Tensor,
@@ -188,8 +200,9 @@ def _with_logprobs(
             tokens += committed
             alternatives += [asked.logprobs] * len(committed)
     found: list[TokenLogprobs] = []
-    for at in range(0, len(rows), CHUNK):
-        part = slice(at, at + CHUNK)
+    step = chunk_rows(p.shape[1])
+    for at in range(0, len(rows), step):
+        part = slice(at, at + step)
         found += token_logprobs(p[rows[part]], logits[rows[part]], tokens[part], alternatives[part])
     entries = iter(found)
     return [

@@ -110,7 +110,7 @@ def residual(p: Tensor, q: Tensor | SparseQ) -> Tensor:
     else:
         weights = p.double() - q
         weights.clamp_(min=0.0)
-    vanished = ~weights.any(dim=-1)
+    vanished = weights.amax(dim=-1) == 0
     weights[vanished] = p[vanished].double()
     return weights
 
