@@ -1,0 +1,63 @@
+"""What a deployer says about the model a service runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from draftproof.errors import ConfigError
+
+EMBEDDED: Final = "smollm2-135m-instruct"
+"""Name of the model that needs no download from the Hugging Face hub."""
+
+DEFAULT_CONTEXT: Final = 4096
+"""Most tokens per slot where max_context is not set and the model allows more."""
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model to load, and how.
+
+    Attributes:
+        model: Hugging Face id, folder, .gguf file, or "smollm2-135m-instruct" for the embedded model.
+        dtype: of weights and KV; "auto" takes what the checkpoint says (bfloat16 for the embedded model).
+        device: "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:n".
+        device_map: Accelerate's map ("auto", "balanced", …) for a model larger than one device; overrides device.
+        slots: sequences whose KV is kept at once.
+        max_context: most tokens per slot; None takes the model's own limit, at most 4096.
+        revision: branch, tag or commit on the hub.
+        batch_invariant: bit-equal logits whatever the batch, the chunks and the blocks, for several times the compute.
+        threads: CPU threads of a forward pass, for the whole process; None leaves PyTorch's choice.
+    """
+
+    model: str = EMBEDDED
+    dtype: DType = "auto"
+    device: str = "auto"
+    device_map: str | None = None
+    slots: int = 8
+    max_context: int | None = None
+    revision: str | None = None
+    batch_invariant: bool = False
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ConfigError("model", "must name a model: a Hugging Face id, a folder or a .gguf file")
+        if self.dtype not in _DTYPES:
+            raise ConfigError("dtype", f"must be one of {', '.join(_DTYPES)}, got {self.dtype!r}")
+        kind, _, index = self.device.partition(":")
+        if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
+            raise ConfigError("device", f"must be auto, cpu, cuda or cuda:n, got {self.device!r}")
+        _at_least_one("slots", self.slots)
+        if self.max_context is not None:
+            _at_least_one("max_context", self.max_context)
+        if self.threads is not None:
+            _at_least_one("threads", self.threads)
+
+
+def _at_least_one(field: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(field, f"must be at least 1, got {value}")

@@ -1,0 +1,174 @@
+"""The engine: transformers' own model code over KV slots, many sequences a pass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from draftproof.engine.interface import Row
+from draftproof.engine.layout import BatchLayout, Span, plan
+from draftproof.engine.slots import KvSlots
+
+INVARIANT_WIDTH: Final = 16
+"""Tokens of each pass in batch-invariant mode; passes begin at multiples of it."""
+
+
+class TransformersEngine:
+    """A causal transformers model whose attention is `draftproof.engine.attention`. One thread owns it.
+
+    In batch-invariant mode a row is computed alone, in passes of 16 positions that begin at multiples of 16, padded at
+    the end, and a pass that begins inside such a block computes the block anew. Each position is then always computed
+    by the same kernels on the same shapes, so its logits are the same bits whatever the other rows, the chunks of the
+    prompt, the block of proposals it belongs to, and the rollbacks before it. It covers dense models on one kind of
+    device with one count of threads and one release of PyTorch; not mixtures of experts, where the shape of an expert's
+    work depends on the padding's routing.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        name: str,
+        vocab_size: int,
+        slots: int,
+        max_context: int,
+        weights_sha256: bytes,
+        batch_invariant: bool = False,
+    ) -> None:
+        self.name = name
+        self.vocab_size = vocab_size
+        self.max_context = max_context
+        self.slots = slots
+        self.weights_sha256 = weights_sha256
+        self.batch_invariant = batch_invariant
+        self._model = model
+        embeddings: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+        self._device = embeddings.device
+        self._input_ids_limit = embeddings.shape[0]
+        self._selects_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        context = -(-max_context // INVARIANT_WIDTH) * INVARIANT_WIDTH if batch_invariant else max_context
+        self._store = KvSlots(slots, context)
+
+    @property
+    def kv_bytes(self) -> int:
+        """KV budget: bytes of all slots at full length."""
+        return self._store.bytes
+
+    @property
+    def layers_cached(self) -> frozenset[int]:
+        """Indices of the layers whose keys and values are kept."""
+        return frozenset(self._store.layers)
+
+    def length(self, slot: int) -> int:
+        """Cached tokens in the slot."""
+        self._check_slot(slot)
+        return self._store.length(slot)
+
+    def token_ids(self, slot: int) -> tuple[int, ...]:
+        """The cached tokens themselves."""
+        self._check_slot(slot)
+        return self._store.token_ids(slot)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Rolls the slot back to its first `length` tokens; 0 frees it."""
+        self._check_slot(slot)
+        if not 0 <= length <= self._store.length(slot):
+            raise ValueError(f"slot {slot} holds {self._store.length(slot)} tokens, can't keep {length}")
+        with torch.inference_mode():
+            self._store.truncate(slot, length)
+
+    @torch.inference_mode()
+    def forward(self, rows: Sequence[Row]) -> Tensor:
+        """Runs prefill, verification and decode rows in one pass; see `Engine.forward`."""
+        self._check(rows)
+        if not rows:
+            return torch.empty(0, self.vocab_size)
+        for row in rows:
+            self._store.truncate(row.slot, row.start)
+            self._store.will_write(row.slot, row.start + len(row.token_ids))
+        if self.batch_invariant:
+            logits = torch.cat([self._alone(row) for row in rows])
+        else:
+            logits = self._together(rows)
+        for row in rows:
+            self._store.commit(row.slot, row.token_ids)
+        return logits
+
+    def _together(self, rows: Sequence[Row]) -> Tensor:
+        """One packed pass over all rows."""
+        spans = {row.slot: Span(row.slot, row.start, len(row.token_ids)) for row in rows}
+        fed = {row.slot: row.token_ids for row in rows}
+        layout = BatchLayout(self._store, plan(list(spans.values())))
+        token_ids: list[int] = []
+        positions: list[int] = []
+        ends: dict[int, int] = {}
+        for span in (span for group in layout.groups for span in group.spans):
+            token_ids.extend(fed[span.slot])
+            positions.extend(range(span.start, span.end))
+            ends[span.slot] = len(token_ids)
+        keep = [index for row in rows for index in range(ends[row.slot] - row.logits, ends[row.slot])]
+        return self._run(layout, token_ids, positions, keep)
+
+    def _alone(self, row: Row) -> Tensor:
+        """Passes of one fixed shape over one row."""
+        width = INVARIANT_WIDTH
+        begin = row.start - row.start % width
+        tokens = [*self._store.token_ids(row.slot)[begin:], *row.token_ids]
+        end = row.start + len(row.token_ids)
+        wanted_from = end - row.logits
+        logits = []
+        for start in range(begin, end, width):
+            stop = min(start + width, end)
+            padding = start + width - stop
+            self._store.will_write(row.slot, start + width)
+            layout = BatchLayout(self._store, plan([Span(row.slot, start, width)]))
+            # Padding comes after every real token and is written over later; its position only has to be legal.
+            positions = [*range(start, stop), *[self.max_context - 1] * padding]
+            keep = [position - start for position in range(start, start + width)]
+            ids = [*tokens[start - begin : stop - begin], *[0] * padding]
+            block = self._run(layout, ids, positions, keep)
+            logits.append(block[max(wanted_from - start, 0) : stop - start])
+        return torch.cat(logits)
+
+    def _run(self, layout: BatchLayout, token_ids: list[int], positions: list[int], keep: list[int]) -> Tensor:
+        """The model over packed tokens; logits [len(keep), V] of the packed indices in keep."""
+        kept = torch.tensor(keep, dtype=torch.long, device=self._device)
+        out = self._model(
+            input_ids=torch.tensor([token_ids], device=self._device),
+            position_ids=torch.tensor([positions], device=self._device),
+            use_cache=False,
+            layout=layout,
+            **({"logits_to_keep": kept} if self._selects_logits else {}),
+        )
+        logits: Tensor = out.logits[0]
+        if not self._selects_logits:
+            logits = logits[kept.to(logits.device)]
+        return logits[:, : self.vocab_size]
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.slots:
+            raise ValueError(f"slot {slot} is not in [0, {self.slots})")
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        seen: set[int] = set()
+        for row in rows:
+            self._check_slot(row.slot)
+            if row.slot in seen:
+                raise ValueError(f"slot {row.slot} appears twice in one pass")
+            seen.add(row.slot)
+            count = len(row.token_ids)
+            if count == 0:
+                raise ValueError(f"slot {row.slot}: a row feeds at least one token")
+            if not 0 <= row.start <= self._store.length(row.slot):
+                raise ValueError(f"slot {row.slot} holds {self._store.length(row.slot)} tokens, can't keep {row.start}")
+            if row.start + count > self.max_context:
+                raise ValueError(f"slot {row.slot}: {row.start + count} tokens are over the limit {self.max_context}")
+            if not 0 <= row.logits <= count:
+                raise ValueError(f"slot {row.slot}: {row.logits} logits from {count} tokens")
+            if min(row.token_ids) < 0 or max(row.token_ids) >= self._input_ids_limit:
+                raise ValueError(f"slot {row.slot}: token ids must be in [0, {self._input_ids_limit})")

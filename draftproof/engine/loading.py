@@ -1,0 +1,185 @@
+"""From a `ModelConfig` to an engine and a tokenizer, or one clear line about what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
+
+from draftproof.engine import attention, embedded
+from draftproof.engine.config import DEFAULT_CONTEXT, EMBEDDED, ModelConfig
+from draftproof.engine.engine import TransformersEngine
+from draftproof.engine.identity import weights_sha256
+from draftproof.engine.interface import Tokenizer
+from draftproof.engine.quiet import quiet
+from draftproof.engine.selfcheck import check
+from draftproof.engine.tokenizer import HfTokenizer, eos_ids
+from draftproof.errors import ModelLoadError
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where transformers finds a model: its first argument and its keywords."""
+
+    name: str
+    location: str
+    keywords: dict[str, str]
+
+
+def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> TransformersEngine:
+    """Loads a model and checks that the engine computes what the model does.
+
+    Args:
+        config: what to load.
+        tokenizer: the model's, if loaded already; it knows the real vocabulary size.
+
+    Raises:
+        ModelLoadError: the model can't be found, read or served; the message says what to do.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    source = find(config)
+    with quiet(), _clear_errors(config.model):
+        settings = AutoConfig.from_pretrained(source.location, **source.keywords)
+        _refuse_unsupported(config.model, settings)
+        if tokenizer is None:
+            tokenizer = load_tokenizer(config)
+        model = _load_model(source, config)
+    attention.register()
+    width = model.get_output_embeddings().weight.shape[0]
+    engine = TransformersEngine(
+        model,
+        name=source.name,
+        vocab_size=min(width, tokenizer.vocab_size),
+        slots=config.slots,
+        max_context=_context(config, model.config.get_text_config()),
+        weights_sha256=weights_sha256(model),
+        batch_invariant=config.batch_invariant,
+    )
+    with _clear_errors(config.model):
+        check(model, engine)
+    return engine
+
+
+def load_tokenizer(config: ModelConfig) -> HfTokenizer:
+    """Loads the model's tokenizer, its end-of-sequence ids and its chat template.
+
+    Raises:
+        ModelLoadError: there is none, or it can't be read.
+    """
+    source = find(config)
+    with quiet(), _clear_errors(config.model):
+        tokenizer = AutoTokenizer.from_pretrained(source.location, **source.keywords)
+        return HfTokenizer(tokenizer, eos_ids(source.location, source.keywords, tokenizer))
+
+
+def find(config: ModelConfig) -> Source:
+    """Resolves the model's name; prepares the embedded model if it is the one.
+
+    Raises:
+        ModelLoadError: a path that isn't there or holds no model.
+    """
+    if config.model.lower() == EMBEDDED:
+        return Source(EMBEDDED, str(embedded.prepare()), {})
+    path = Path(config.model).expanduser()
+    if config.model.lower().endswith(".gguf"):
+        if not path.is_file():
+            raise ModelLoadError(f"no file {config.model}; give the path of a .gguf file, a folder or a hub id")
+        return Source(path.stem, str(path.parent), {"gguf_file": path.name})
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelLoadError(f"{config.model} holds no config.json; give a folder made by save_pretrained")
+        return Source(path.name, str(path), {})
+    if path.is_absolute() or config.model.startswith((".", "~")) or config.model.count("/") > 1:
+        raise ModelLoadError(f"no folder {config.model}; give an existing folder, a .gguf file or a hub id")
+    keywords = {} if config.revision is None else {"revision": config.revision}
+    return Source(config.model, config.model, keywords)
+
+
+def _load_model(source: Source, config: ModelConfig) -> PreTrainedModel:
+    dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
+    keywords: dict[str, Any] = {**source.keywords, "dtype": dtype}
+    if "gguf_file" in keywords:
+        keywords["quantization_config"] = GgufConfig(dequantize=True)
+    if config.device_map is not None:
+        keywords["device_map"] = config.device_map
+    elif (device := _device(config.device)) != "cpu":
+        keywords["device_map"] = {"": device}
+    model = AutoModelForCausalLM.from_pretrained(source.location, **keywords)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ModelLoadError(
+            f"{config.model} doesn't fit on the devices of device_map={config.device_map!r}, and layers that are moved"
+            " in and out aren't supported; use more or larger devices, or a smaller dtype"
+        )
+    model.eval()
+    model.requires_grad_(False)
+    return model
+
+
+def _device(name: str) -> str:
+    cuda = torch.cuda.is_available()
+    if name.startswith("cuda") and not cuda:
+        raise ModelLoadError(f"device {name} was asked for, but PyTorch sees no CUDA device; use --device cpu")
+    return ("cuda" if cuda else "cpu") if name == "auto" else name
+
+
+def _refuse_unsupported(model: str, settings: PreTrainedConfig) -> None:
+    text = settings.get_text_config()
+    if settings.is_encoder_decoder:
+        raise ModelLoadError(f"{model} is an encoder-decoder model; only decoder-only language models can be served")
+    kinds = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention", "attention"}
+    if kinds:
+        raise ModelLoadError(
+            f"{model} ({settings.model_type}) has {', '.join(sorted(kinds))} layers, whose state can't be rolled back;"
+            " only attention over a KV cache can be served"
+        )
+
+
+def _context(config: ModelConfig, settings: PreTrainedConfig) -> int:
+    """Most tokens a slot holds."""
+    limit = getattr(settings, "max_position_embeddings", None)
+    rope = getattr(settings, "rope_parameters", None) or {}
+    for parameters in (rope, *(nested for nested in rope.values() if isinstance(nested, dict))):
+        # These change their frequencies with the longest sequence of a batch: no cache of keys survives that.
+        if parameters.get("rope_type") in ("dynamic", "longrope"):
+            limit = parameters.get("original_max_position_embeddings") or limit
+    if config.max_context is None:
+        return min(limit or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    if limit is not None and config.max_context > limit:
+        raise ModelLoadError(
+            f"{config.model} takes at most {limit} tokens; set max_context to {limit} or less, not {config.max_context}"
+        )
+    return config.max_context
+
+
+@contextmanager
+def _clear_errors(model: str) -> Iterator[None]:
+    """Turns whatever loading raises into one line."""
+    try:
+        yield
+    except ModelLoadError:
+        raise
+    except attention.UnsupportedAttentionError as error:
+        raise ModelLoadError(f"{model} can't be served: it uses {error}") from error
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(
+            f"{model} doesn't fit in the device's memory; use fewer slots, a smaller max_context or dtype, or a"
+            " device_map over several devices"
+        ) from error
+    except Exception as error:
+        raise ModelLoadError(f"{model} can't be loaded: {_reason(model, error)}") from error
+
+
+def _reason(model: str, error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, OSError) and not Path(model).expanduser().exists():
+        return (
+            "it is no local folder, and the Hugging Face hub has no such model or can't be reached; check the"
+            " spelling and the network, or give a folder or a .gguf file"
+        )
+    return lines[0] if lines else type(error).__name__

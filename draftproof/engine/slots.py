@@ -1,0 +1,81 @@
+"""KV slots: preallocated keys and values, one slot a sequence, rolled back by forgetting a length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKv:
+    """One layer's cache, on that layer's device.
+
+    Attributes:
+        keys: [slots, kv_heads, context, head_dim], the model's dtype.
+        values: [slots, kv_heads, context, value_dim], the model's dtype.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+
+class KvSlots:
+    """The cache of every layer. Layers appear when their first keys arrive, so they follow the model's device map."""
+
+    def __init__(self, slots: int, context: int) -> None:
+        self.slots = slots
+        self.context = context
+        self.layers: dict[int, LayerKv] = {}
+        self._ids: list[list[int]] = [[] for _ in range(slots)]
+        self._written = [0] * slots
+
+    @property
+    def bytes(self) -> int:
+        """Size of all slots at full length."""
+        return sum(kv.keys.nbytes + kv.values.nbytes for kv in self.layers.values())
+
+    def length(self, slot: int) -> int:
+        """Cached tokens in the slot."""
+        return len(self._ids[slot])
+
+    def token_ids(self, slot: int) -> tuple[int, ...]:
+        """The tokens whose keys and values the slot holds."""
+        return tuple(self._ids[slot])
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forgets all but the first `length` tokens; 0 also wipes the slot."""
+        del self._ids[slot][length:]
+        if length == 0 and self._written[slot]:
+            # A masked value is multiplied by zero, and zero times NaN is NaN: one request's NaN must not outlive it.
+            for kv in self.layers.values():
+                kv.keys[slot, :, : self._written[slot]] = 0
+                kv.values[slot, :, : self._written[slot]] = 0
+            self._written[slot] = 0
+
+    def will_write(self, slot: int, end: int) -> None:
+        """Notes that positions below `end` are about to be written."""
+        self._written[slot] = max(self._written[slot], end)
+
+    def commit(self, slot: int, token_ids: Sequence[int]) -> None:
+        """Appends tokens whose keys and values have been written."""
+        self._ids[slot].extend(token_ids)
+
+    def layer(self, index: int, key: Tensor, value: Tensor) -> LayerKv:
+        """The layer's cache, made on first use to fit key and value [1, kv_heads, N, dim] and their device."""
+        kv = self.layers.get(index)
+        if kv is None:
+            kv = LayerKv(self._zeros(key), self._zeros(value))
+            self.layers[index] = kv
+        return kv
+
+    def _zeros(self, like: Tensor) -> Tensor:
+        shape = (self.slots, like.shape[1], self.context, like.shape[3])
+        if like.device.type != "cpu":
+            return torch.zeros(shape, dtype=like.dtype, device=like.device)
+        # numpy asks the kernel for zero pages, which take memory only once a sequence reaches them.
+        size = int(np.prod(shape)) * like.element_size()
+        return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(like.dtype).view(shape)
