@@ -21,7 +21,6 @@ from draftproof.rpc.channel import aio_channel
 from draftproof.rpc.security import TlsFiles
 from draftproof.rpc.server import RunningServer, Service, check_address
 from draftproof.serving import process
-from draftproof.serving.background import Background
 from draftproof.serving.generation import GenerationConfig, GenerationServicer
 from draftproof.serving.model_thread import ModelThread
 from draftproof.serving.options import ListenConfig
@@ -89,7 +88,6 @@ class DraftApp:
         self._metrics = DraftMetrics(self._registry)
         self._thread = ModelThread("draft")
         self._loop = DraftLoop(drafter, self._thread, self._metrics)
-        self._background = Background()
         self._link: TargetLink | None = None
         self._generation: GenerationServicer | None = None
         self.server: RunningServer | None = None
@@ -138,7 +136,7 @@ class DraftApp:
             ],
             config.listen,
         )
-        await self.server.set_serving(False)
+        self.server.set_serving(False)
         log.info("serving", address=str(self.server.address), drafter=self._drafter.name, target=target.address)
 
     async def run(self) -> None:
@@ -152,8 +150,9 @@ class DraftApp:
 
     async def drain(self) -> None:
         """NOT_SERVING, no new requests, the grace period for running ones, then hand-back."""
-        assert self.server is not None and self._generation is not None
-        await self.server.start_draining()
+        assert self.server is not None
+        assert self._generation is not None
+        self.server.start_draining()
         await self._generation.drain(self._config.listen.grace)
         await self.server.stop(1.0)
         self._thread.stop()
@@ -161,7 +160,7 @@ class DraftApp:
     def _on_link(self, up: bool) -> None:
         self._metrics.link(up)
         if self.server is not None:
-            self._background.start(self.server.set_serving(up))
+            self.server.set_serving(up)
 
 
 def load(config: DraftConfig) -> DraftApp:

@@ -114,7 +114,7 @@ class LinkSession:
         self,
         number: int,
         *,
-        open: target_pb2.OpenSession | None = None,  # noqa: A002 - the frame's name
+        open: target_pb2.OpenSession | None = None,
         block: target_pb2.Block | None = None,
     ) -> target_pb2.VerifyRequest:
         return target_pb2.VerifyRequest(session=self.id, epoch=self.epoch, round=number, open=open, block=block)

@@ -70,22 +70,39 @@ class TargetMetrics:
             ["source"],
             registry=registry,
         )
-        self._rounds = Counter(f"{PREFIX}_rounds", "Rounds verified, those without proposals included.", registry=registry)
+        self._rounds = Counter(
+            f"{PREFIX}_rounds", "Rounds verified, those without proposals included.", registry=registry
+        )
         self._refused = Counter(
             f"{PREFIX}_refused_proposals", "Positions not verified as sent, by kind.", ["kind"], registry=registry
         )
         self._lossy = Counter(
-            f"{PREFIX}_not_lossless_rounds", "Rounds whose output law a dishonest draft may have bent.", registry=registry
+            f"{PREFIX}_not_lossless_rounds",
+            "Rounds whose output law a dishonest draft may have bent.",
+            registry=registry,
         )
-        self._encodings = Counter(f"{PREFIX}_proposals", "Proposals received, by q encoding.", ["encoding"], registry=registry)
-        self._stale = Counter(f"{PREFIX}_stale_frames", "Frames dropped, by what was stale.", ["what"], registry=registry)
-        self._failed = Counter(f"{PREFIX}_failed_sessions", "Sessions failed, by reason.", ["reason"], registry=registry)
-        self._numerics = Counter(f"{PREFIX}_numerics_errors", "Rounds whose logits held NaN or infinity.", registry=registry)
-        self._evicted = Counter(f"{PREFIX}_evicted_sessions", "Sessions that lost their slot to one that waited.", registry=registry)
+        self._encodings = Counter(
+            f"{PREFIX}_proposals", "Proposals received, by q encoding.", ["encoding"], registry=registry
+        )
+        self._stale = Counter(
+            f"{PREFIX}_stale_frames", "Frames dropped, by what was stale.", ["what"], registry=registry
+        )
+        self._failed = Counter(
+            f"{PREFIX}_failed_sessions", "Sessions failed, by reason.", ["reason"], registry=registry
+        )
+        self._numerics = Counter(
+            f"{PREFIX}_numerics_errors", "Rounds whose logits held NaN or infinity.", registry=registry
+        )
+        self._evicted = Counter(
+            f"{PREFIX}_evicted_sessions", "Sessions that lost their slot to one that waited.", registry=registry
+        )
         self._active = Gauge(f"{PREFIX}_active_sessions", "Sessions that hold a KV slot.", registry=registry)
         self._waiting = Gauge(f"{PREFIX}_waiting_sessions", "Sessions that wait for a KV slot.", registry=registry)
         self._rows = Histogram(
-            f"{PREFIX}_forward_rows", "Rows of a forward pass.", buckets=(1, 2, 4, 8, 16, 32, 64, 128), registry=registry
+            f"{PREFIX}_forward_rows",
+            "Rows of a forward pass.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            registry=registry,
         )
         self._tokens = Histogram(
             f"{PREFIX}_forward_tokens",

@@ -15,7 +15,6 @@ from draftproof.errors import ConfigError
 from draftproof.metrics import TargetMetrics
 from draftproof.rpc.server import RunningServer, Service, check_address
 from draftproof.serving import process
-from draftproof.serving.background import Background
 from draftproof.serving.drafting import NoDrafting
 from draftproof.serving.generation import GenerationConfig, GenerationServicer
 from draftproof.serving.model_thread import ModelThread
@@ -46,7 +45,6 @@ class TargetApp:
         self._config = config
         self._registry = CollectorRegistry()
         self._thread = ModelThread("model")
-        self._background = Background()
         metrics = TargetMetrics(self._registry, config.verifier.max_gamma)
         self._verifier = Verifier(engine, tokenizer, config.verifier, metrics, self._thread, self._on_health)
         tokens = process.vocabulary(tokenizer, engine.vocab_size)
@@ -92,7 +90,7 @@ class TargetApp:
     async def drain(self) -> None:
         """NOT_SERVING, no new sessions, the grace period for running ones, then hand-back."""
         assert self.server is not None
-        await self.server.start_draining()
+        self.server.start_draining()
         grace = self._config.listen.grace
         await asyncio.gather(self._verifier.drain(grace), self._generation.drain(grace))
         await self.server.stop(1.0)
@@ -100,7 +98,7 @@ class TargetApp:
 
     def _on_health(self, healthy: bool) -> None:
         if self.server is not None:
-            self._background.start(self.server.set_serving(healthy))
+            self.server.set_serving(healthy)
 
 
 def load(config: TargetConfig) -> TargetApp:

@@ -13,12 +13,15 @@ from target_service.verifier import Verifier
 class LocalPort:
     """A verify port onto the verifier of this process."""
 
-    addresses: list[str] = []
-
     def __init__(self, verifier: Verifier, fingerprint: fingerprint_pb2.Fingerprint) -> None:
         self._verifier = verifier
         self._fingerprint = fingerprint
         self._ids = itertools.count(1)
+
+    @property
+    def addresses(self) -> list[str]:
+        """No other process is involved."""
+        return []
 
     @property
     def max_gamma(self) -> int:

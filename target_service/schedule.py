@@ -67,7 +67,8 @@ def _chunk_end(session: Session, limits: PassLimits) -> int:
 
 
 def _round_row(session: Session) -> PlannedRow:
-    assert session.pending is not None and session.slot is not None
+    assert session.pending is not None
+    assert session.slot is not None
     proposals = session.pending.intake.tokens
     fed = [*session.tokens[session.cached :], *proposals]
     return PlannedRow(session, Row(session.slot, session.cached, fed, len(proposals) + 1), verifies=True)

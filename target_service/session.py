@@ -132,7 +132,7 @@ class Session:
         emitted = len(verdict.tokens)
         verdict.accepted = min(result.accepted, emitted)
         verdict.examined = result.examined if emitted == len(candidates) else emitted
-        verdict.expected_accepted = sum(result.expected[: verdict.examined])
+        verdict.expected_accepted = result.expected_accepted
         self.cached = min(before + result.accepted, len(self.tokens))
         if intake.refusal is not None:
             verdict.refusal.offset = intake.refusal.offset
@@ -147,7 +147,7 @@ def stop_ids(params: SamplingParams, tokenizer: Tokenizer) -> frozenset[int]:
     return own if params.ignore_eos else own | tokenizer.eos_ids
 
 
-def _source(index: int, result: RoundResult) -> verdict_pb2.TokenSource.ValueType:
+def _source(index: int, result: RoundResult) -> verdict_pb2.TokenSource:
     if index < result.accepted:
         return verdict_pb2.TOKEN_SOURCE_ACCEPTED
     if result.accepted < result.examined:

@@ -55,9 +55,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         self._max_message_bytes = max_message_bytes
         self._outbox_limit = outbox_limit
 
-    async def Verify(  # noqa: N802 - the name is the protocol's
-        self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext
-    ) -> None:
+    async def Verify(self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext) -> None:
         """Serves one draft until it half-closes, disconnects or breaks the protocol."""
         drafter = await self._handshake(request_iterator, context)
         log.info("draft connected", drafter=drafter, peer=context.peer())
@@ -76,9 +74,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
             self._verifier.close_owner(stream)
             log.info("draft disconnected", drafter=drafter, peer=context.peer())
 
-    async def _handshake(
-        self, frames: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext
-    ) -> str:
+    async def _handshake(self, frames: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext) -> str:
         """Agrees on the fingerprint before the first round (L8); returns the drafter's name."""
         first = await _next(frames)
         if first.WhichOneof("frame") != "hello":
@@ -156,9 +152,7 @@ class _Stream:
         except RequestError as error:
             self._metrics.failed(error.reason)
             self._deliver(
-                target_pb2.VerifyResponse(
-                    session=frame.session, epoch=frame.epoch, error=wire_error.to_proto(error)
-                )
+                target_pb2.VerifyResponse(session=frame.session, epoch=frame.epoch, error=wire_error.to_proto(error))
             )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -24,7 +25,7 @@ from draftproof.errors import (
 )
 from draftproof.metrics import TargetMetrics
 from draftproof.sampling import rng
-from draftproof.sampling.draft_q import MalformedQError
+from draftproof.sampling.draft_q import DraftQ, MalformedQError
 from draftproof.serving.model_thread import ModelThread
 from draftproof.serving.prompt import check_ids, room
 from draftproof.v1 import target_pb2
@@ -85,6 +86,8 @@ class Verifier:
         self._admission = Admission(engine.slots, config.queue_limit, config.idle_evict)
         self._sessions: dict[tuple[object, int], Session] = {}
         self._work = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._progress_at = time.monotonic()
         self._healthy = True
         self._draining = False
@@ -110,6 +113,7 @@ class Verifier:
         session = self._build((owner, session_id), epoch, request, deliver)
         self._admission.enter(session, time.monotonic())
         self._sessions[session.key] = session
+        self._empty.clear()
         self._admit()
 
     def block(self, owner: object, session_id: int, epoch: int, number: int, block: target_pb2.Block) -> None:
@@ -152,9 +156,8 @@ class Verifier:
     async def drain(self, grace: float) -> None:
         """Refuses new sessions, waits for running ones, then tells the rest to go on elsewhere."""
         self._draining = True
-        deadline = time.monotonic() + grace
-        while self._sessions and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), grace)
         for session in list(self._sessions.values()):
             self._fail(session, DrainingError("the target is shutting down; go on elsewhere from the prefix"))
 
@@ -244,9 +247,7 @@ class Verifier:
 
     # -- sessions ------------------------------------------------------------------------------------------------
 
-    def _build(
-        self, key: tuple[object, int], epoch: int, request: target_pb2.OpenSession, deliver: Deliver
-    ) -> Session:
+    def _build(self, key: tuple[object, int], epoch: int, request: target_pb2.OpenSession, deliver: Deliver) -> Session:
         params = wire_params.from_proto(request.sampling)
         params.check_vocab(self.vocab_size)
         prompt_ids = list(request.prompt_ids)
@@ -297,7 +298,7 @@ class Verifier:
         for proposal in block.proposals:
             self._metrics.encoding(proposal.q)
             try:
-                q: wire_distribution.DraftQ | MalformedQError = wire_distribution.decode(proposal.q, self.vocab_size)
+                q: DraftQ | MalformedQError = wire_distribution.decode(proposal.q, self.vocab_size)
             except MalformedQError as error:
                 q = error
             sent.append(Sent(proposal.token_id, q))
@@ -348,6 +349,8 @@ class Verifier:
             return
         if session.state is not State.CLOSED:
             self._admission.leave(session, time.monotonic())
+        if not self._sessions:
+            self._empty.set()
         self._admit()
 
     def _progressed(self) -> None:

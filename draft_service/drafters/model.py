@@ -45,7 +45,7 @@ def encoder(encoding: str, entries: int, bits: int) -> Encoder:
 
 @dataclass(eq=False, slots=True)
 class _Cached:
-    """What a slot holds of a sequence: the ids whose KV is valid, as far as `agreed` checked against committed tokens."""
+    """What a slot holds of a sequence: ids as fed, the first `agreed` of them checked against committed tokens."""
 
     slot: int
     tokens: list[int]

@@ -91,7 +91,7 @@ async def start_server(
     """
     where = Address.parse(address)
     credentials = server_credentials(where, tls, insecure)
-    _probe(where)
+    _check(where)
     interceptors: list[grpc.aio.ServerInterceptor] = [ErrorInterceptor()]
     if token is not None:
         check_token(token)
@@ -115,7 +115,16 @@ async def start_server(
     return RunningServer(server, health, Address(where.host, port))
 
 
-def _probe(address: Address) -> None:
+def check_address(address: str) -> None:
+    """Says early, before a model is loaded, why an address can't be served.
+
+    Raises:
+        ConfigError: it is malformed, taken, or not this machine's.
+    """
+    _check(Address.parse(address))
+
+
+def _check(address: Address) -> None:
     """Says why an address can't be bound; gRPC doesn't, and takes half of a dual-stack name silently."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -78,12 +78,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             log.info("handing back", sessions=self._running)
             await self._idle.wait()
 
-    async def GetServerInfo(  # noqa: N802 - the name is the protocol's
+    async def GetServerInfo(
         self,
         request: generation_pb2.GetServerInfoRequest,
-        context: grpc.aio.ServicerContext[
-            generation_pb2.GetServerInfoRequest, generation_pb2.GetServerInfoResponse
-        ],
+        context: grpc.aio.ServicerContext[generation_pb2.GetServerInfoRequest, generation_pb2.GetServerInfoResponse],
     ) -> generation_pb2.GetServerInfoResponse:
         """Describes this server."""
         return generation_pb2.GetServerInfoResponse(
@@ -102,7 +100,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             targets=self._port.addresses,
         )
 
-    async def Generate(  # noqa: N802 - the name is the protocol's
+    async def Generate(
         self,
         request: generation_pb2.GenerateRequest,
         context: grpc.aio.ServicerContext[generation_pb2.GenerateRequest, generation_pb2.GenerateResponse],
@@ -194,9 +192,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             sequence.output_ids.extend(token.id for token in verdict.tokens)
             left -= len(verdict.tokens)
             yield generation_pb2.GenerateResponse(
-                chunk=generation_pb2.Chunk(
-                    tokens=verdict.tokens, examined=verdict.examined, accepted=verdict.accepted
-                )
+                chunk=generation_pb2.Chunk(tokens=verdict.tokens, examined=verdict.examined, accepted=verdict.accepted)
             )
             if verdict.finish_reason:
                 yield generation_pb2.GenerateResponse(
@@ -233,5 +229,3 @@ def handed_back(sequence: DraftSequence) -> generation_pb2.GenerateResponse:
     return generation_pb2.GenerateResponse(
         handed_back=generation_pb2.Resume(request_key=sequence.key, output_ids=sequence.output_ids)
     )
-
-

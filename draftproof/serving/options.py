@@ -12,7 +12,6 @@ from draftproof.errors import ConfigError
 from draftproof.rpc.options import RpcLimits
 from draftproof.rpc.security import TlsFiles
 
-
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -63,11 +62,10 @@ def dtype(name: str) -> DType:
     return cast(DType, name)
 
 
+LIMITS = RpcLimits()
 _SECURITY = "Security"
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
-TlsCert = Annotated[
-    Path | None, typer.Option(help="Certificate of this server, PEM.", rich_help_panel=_SECURITY)
-]
+TlsCert = Annotated[Path | None, typer.Option(help="Certificate of this server, PEM.", rich_help_panel=_SECURITY)]
 TlsKey = Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM.", rich_help_panel=_SECURITY)]
 TlsCa = Annotated[
     Path | None,
@@ -79,7 +77,7 @@ TlsCa = Annotated[
 Token = Annotated[
     str | None,
     typer.Option(
-        help="Bearer token that every call must carry. Prefer the environment variable: arguments show in process lists.",
+        help="Bearer token that callers must show. Prefer the environment variable: arguments show in process lists.",
         rich_help_panel=_SECURITY,
     ),
 ]
@@ -95,10 +93,10 @@ MetricsPort = Annotated[
 Threads = Annotated[int | None, typer.Option(help="CPU threads of a forward pass; unset: PyTorch's choice.")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
 LogFormat = Annotated[str, typer.Option(help="json, console, or auto: console on a terminal.")]
-Model = Annotated[
-    str, typer.Option(help="Hugging Face id, folder, .gguf file, or the embedded smollm2-135m-instruct.")
-]
+Model = Annotated[str, typer.Option(help="Hugging Face id, folder, .gguf file, or the embedded smollm2-135m-instruct.")]
 DTypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:n.")]
-MaxContext = Annotated[int | None, typer.Option(help="Most tokens of a sequence; unset: the model's own, at most 4096.")]
+MaxContext = Annotated[
+    int | None, typer.Option(help="Most tokens of a sequence; unset: the model's own, at most 4096.")
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]

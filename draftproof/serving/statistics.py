@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence
+
 from draftproof.v1 import verdict_pb2 as pb
 
 
@@ -14,9 +16,7 @@ class StatsBuilder:
         self.lossless = True
         self._completion_tokens = 0
 
-    def add(
-        self, verdict: pb.Verdict, *, draft_ns: int, round_trip_ns: int, proposal_bytes: int, now_ns: int
-    ) -> None:
+    def add(self, verdict: pb.Verdict, *, draft_ns: int, round_trip_ns: int, proposal_bytes: int, now_ns: int) -> None:
         """Adds one round; times in nanoseconds, `proposal_bytes` as sent."""
         stats, time = self.stats, self.stats.time
         stats.rounds += 1
@@ -48,7 +48,7 @@ class StatsBuilder:
         return pb.Usage(prompt_tokens=prompt_tokens, completion_tokens=self._completion_tokens)
 
 
-def _count(counters: list[int], hits: int, length: int | None = None) -> None:
+def _count(counters: MutableSequence[int], hits: int, length: int | None = None) -> None:
     """Adds one to the first `hits` counters, growing the list to `length` (default `hits`)."""
     counters.extend([0] * (max(hits, length or 0) - len(counters)))
     for i in range(hits):
