@@ -1,0 +1,139 @@
+"""Temperature and the filters top-k, top-p and min-p."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from draftproof.sampling.params import SamplingParams
+
+# How many of the largest logits a filter looks at before it sorts whole rows; ascending.
+_CANDIDATES = (128, 2048, 16384)
+
+
+def softmax(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Temperature and softmax. [N, V] -> [N, V]."""
+    if all(p.temperature == 1.0 for p in params):
+        return x.softmax(dim=-1)
+    return torch.sub(x, x.amax(dim=-1, keepdim=True)).div_(_temperatures(x, params)).softmax(dim=-1)
+
+
+def filtered(x: Tensor, params: Sequence[SamplingParams], full: Tensor | None) -> Tensor:
+    """Filters and softmax.
+
+    What a filter keeps is a prefix of the tokens in descending order, so that it comes down to one length per row, and
+    to the largest few logits: rows whose prefix doesn't provably end among them try more, in the end all.
+
+    Args:
+        x: [N, V] logits.
+        params: N settings; all with top-k, or all without.
+        full: [N, V] unfiltered distributions for rows without top-k, else None.
+
+    Returns:
+        [N, V].
+    """
+    vocab_size = x.shape[-1]
+    temperature = _temperatures(x, params)
+    # Off means off: rounded masses may sum to one before the last token.
+    top_p = torch.tensor([[p.top_p if p.top_p < 1.0 else 2.0] for p in params], dtype=torch.float64, device=x.device)
+    min_p = _column([p.min_p for p in params], x)
+    top_k = torch.tensor([[p.top_k] for p in params], device=x.device)
+    out = torch.zeros_like(x)
+    ended = torch.zeros(len(params), dtype=torch.bool, device=x.device)
+    at_least = torch.ones_like(top_k) if full is not None else top_k.clone()
+    for width in (*(w for w in _CANDIDATES if w < vocab_size), vocab_size):
+        trying = (~ended & ((at_least[:, 0] < width) | (width == vocab_size))).nonzero()[:, 0]
+        if len(trying) == 0:
+            continue
+        rows = _pick(x, trying)
+        values, ids = rows.topk(width) if width < vocab_size else rows.sort(descending=True, stable=True)
+        # Shifted by the largest, so that tiny temperatures don't overflow.
+        z = (values - values[:, :1]) / temperature[trying]
+        masses = None if full is None else _pick(full, trying).gather(-1, ids)
+        kept, masses = _prefix_lengths(values, z, masses, top_k[trying], top_p[trying], min_p[trying])
+        last = values.gather(-1, kept - 1)
+        # Done: the last candidate lies beyond the prefix and its ties, or has no mass, like all that come after it.
+        # (Negated, so that NaN is done too.)
+        done = (~(values[:, -1:] >= last) | (masses[:, -1:] == 0))[:, 0] | (width == vocab_size)
+        kept, ids = kept[done], _lower_ids_first(values[done], ids[done], kept[done])
+        out[trying[done, None], ids] = _prefix(z[done], kept).softmax(dim=-1)
+        ended[trying[done]] = True
+        if full is not None:
+            at_least[trying] = width + _still_needed(masses, top_p[trying])
+    return out
+
+
+def _prefix_lengths(
+    values: Tensor, z: Tensor, masses: Tensor | None, top_k: Tensor, top_p: Tensor, min_p: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How many of the candidates all filters keep, at least 1.
+
+    Args:
+        values: [N, W] the W largest logits, descending.
+        z: [N, W] the same, shifted and tempered.
+        masses: [N, W] their probabilities without top-k; None where top-k applies.
+        top_k, top_p, min_p: [N, 1].
+
+    Returns:
+        int64 [N, 1] and the probabilities after top-k [N, W].
+    """
+    width = values.shape[-1]
+    kept = torch.full_like(top_k, width)
+    if masses is None:
+        kept = (values >= values.gather(-1, top_k.clamp(max=width) - 1)).sum(dim=-1, keepdim=True)
+        masses = _prefix(z, kept).softmax(dim=-1)
+    before = masses.cumsum(dim=-1, dtype=torch.float64)[:, :-1]
+    kept = torch.minimum(kept, 1 + (before < top_p).sum(dim=-1, keepdim=True))
+    kept = torch.minimum(kept, (masses >= min_p * masses[:, :1]).sum(dim=-1, keepdim=True))
+    return kept.clamp(min=1), masses
+
+
+def _still_needed(masses: Tensor, top_p: Tensor) -> Tensor:
+    """At least how many tokens top-p needs beyond these: none of them has more mass than the last. int64 [N, 1]."""
+    gap = top_p - masses.cumsum(dim=-1, dtype=torch.float64)[:, -1:]
+    more = torch.where(top_p > 1, 0.0, gap / masses[:, -1:])
+    return more.nan_to_num(0.0).clamp(0, 2**31).to(torch.int64)
+
+
+def _pick(x: Tensor, rows: Tensor) -> Tensor:
+    """Rows of x in ascending order; x itself if that is all of them."""
+    return x if len(rows) == len(x) else x.index_select(0, rows)
+
+
+def _prefix(z: Tensor, length: Tensor) -> Tensor:
+    """z with all but the first `length` of each row masked. [N, W], int64 [N, 1] -> [N, W]."""
+    return z.masked_fill(torch.arange(z.shape[-1], device=z.device) >= length, -torch.inf)
+
+
+def _lower_ids_first(values: Tensor, ids: Tensor, length: Tensor) -> Tensor:
+    """Puts tied candidates in order of id where a prefix ends within a tie, since topk leaves their order open.
+
+    Args:
+        values: [N, W] descending.
+        ids: int64 [N, W].
+        length: int64 [N, 1] of the prefixes.
+
+    Returns:
+        int64 [N, W].
+    """
+    after = values.gather(-1, length.clamp(max=values.shape[-1] - 1))
+    cut = (values.gather(-1, length - 1) == after) & (length < values.shape[-1])
+    tied = cut[:, 0].nonzero()[:, 0]
+    if len(tied):
+        ascending, order = ids[tied].sort(dim=-1)
+        by_value = values[tied].gather(-1, order).sort(dim=-1, descending=True, stable=True).indices
+        ids[tied] = ascending.gather(-1, by_value)
+    return ids
+
+
+def _temperatures(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """[N, 1], positive in x's dtype."""
+    tiny = torch.finfo(x.dtype).tiny
+    return _column([max(p.temperature, tiny) for p in params], x)
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    """[N, 1] in the dtype and on the device of `like`."""
+    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
