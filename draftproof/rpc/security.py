@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,16 +69,15 @@ def server_credentials(address: Address, tls: TlsFiles | None, insecure: bool) -
     """Credentials to listen with; None means plaintext.
 
     Raises:
-        ConfigError: a file can't be read, or plaintext would leave this machine.
+        ConfigError: a file can't be read or used, or plaintext would leave this machine.
     """
     if tls is None:
         _allow_plaintext(address, insecure)
         return None
-    if tls.cert is None or tls.key is None:
+    ca, key, cert = _read(tls)
+    if key is None or cert is None:
         raise ConfigError("tls", "a server needs a certificate and its key")
-    pair = (_read("tls.key", tls.key), _read("tls.cert", tls.cert))
-    ca = None if tls.ca is None else _read("tls.ca", tls.ca)
-    return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+    return grpc.ssl_server_credentials([(key, cert)], root_certificates=ca, require_client_auth=ca is not None)
 
 
 def channel_credentials(
@@ -86,7 +86,7 @@ def channel_credentials(
     """Credentials to dial with, without the token; None means plaintext.
 
     Raises:
-        ConfigError: a file can't be read, the token is malformed, or plaintext would leave this machine.
+        ConfigError: a file can't be read or used, the token is malformed, or plaintext would leave this machine.
     """
     if token is not None:
         check_token(token)
@@ -95,8 +95,7 @@ def channel_credentials(
         if token is not None and not address.is_loopback:
             raise ConfigError("token", f"a bearer token is never sent in plaintext to {address}; use TLS")
         return None
-    files = (("tls.ca", tls.ca), ("tls.key", tls.key), ("tls.cert", tls.cert))
-    return grpc.ssl_channel_credentials(*(None if path is None else _read(field, path) for field, path in files))
+    return grpc.ssl_channel_credentials(*_read(tls))
 
 
 def check_token(token: str) -> None:
@@ -118,8 +117,27 @@ def _allow_plaintext(address: Address, insecure: bool) -> None:
         )
 
 
-def _read(field: str, path: Path) -> bytes:
+def _read(tls: TlsFiles) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """Contents of ca, key and cert. gRPC would notice what is wrong with them only at the first handshake."""
+    contents = []
+    for field, path in (("tls.ca", tls.ca), ("tls.key", tls.key), ("tls.cert", tls.cert)):
+        try:
+            contents.append(None if path is None else path.read_bytes())
+        except OSError as error:
+            raise ConfigError(field, f"can't read {path}: {error.strerror}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(field, f"can't read {path}: {error.strerror}") from error
+        if tls.ca is not None:
+            context.load_verify_locations(tls.ca)
+    except ssl.SSLError as error:
+        raise ConfigError("tls.ca", f"{tls.ca} holds no PEM certificate") from error
+    try:
+        if tls.cert is not None:
+            # Without a password function OpenSSL would ask on the terminal.
+            context.load_cert_chain(tls.cert, tls.key, password=lambda: b"")
+    except ssl.SSLError as error:
+        raise ConfigError(
+            "tls.cert", f"{tls.cert} and {tls.key} are no PEM certificate with its unencrypted key"
+        ) from error
+    ca, key, cert = contents
+    return ca, key, cert

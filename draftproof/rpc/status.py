@@ -30,8 +30,9 @@ DOMAIN = "draftproof"
 _DETAILS_KEY = "grpc-status-details-bin"
 # Trailers over 8 KB are dropped together with the status they carry. Non-ASCII text triples in grpc-message.
 _MAX_MESSAGE_BYTES = 1000
+_MAX_KEY_BYTES = 64
 _MAX_VALUE_BYTES = 200
-_MAX_METADATA_ENTRIES = 16
+_MAX_METADATA_ENTRIES = 8
 
 ServicerContext: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
@@ -54,7 +55,7 @@ def to_status(error: RequestError) -> status_pb2.Status:
     """The rich status of an error: code, message, ErrorInfo and, with a retry delay, RetryInfo."""
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
     for key, value in list(error.metadata.items())[:_MAX_METADATA_ENTRIES]:
-        info.metadata[_clip(key, _MAX_VALUE_BYTES)] = _clip(value, _MAX_VALUE_BYTES)
+        info.metadata[_clip(key, _MAX_KEY_BYTES)] = _clip(value, _MAX_VALUE_BYTES)
     details = [info]
     if error.retry_delay is not None:
         details.append(error_details_pb2.RetryInfo(retry_delay=to_duration(error.retry_delay)))

@@ -18,7 +18,9 @@ def subclasses(kind: type[RequestError]) -> set[type[RequestError]]:
 
 
 def test_every_reason_of_the_protocol_has_its_class_and_the_reverse() -> None:
-    reasons = {name.removeprefix("ERROR_REASON_") for name in pb.ErrorReason.keys()} - {"UNSPECIFIED"}
+    reasons = {
+        name.removeprefix("ERROR_REASON_") for name in pb.DESCRIPTOR.enum_types_by_name["ErrorReason"].values_by_name
+    } - {"UNSPECIFIED"}
     assert set(BY_REASON) == reasons
     assert all(kind.reason == reason for reason, kind in BY_REASON.items())
 

@@ -78,8 +78,7 @@ def test_a_set_zero_is_not_an_unset_field() -> None:
 def test_any_message_is_settings_or_refused(message: pb.SamplingParams) -> None:
     try:
         params = from_proto(message)
-    except InvalidArgumentError as error:
-        assert error.metadata["field"]
+    except InvalidArgumentError:
         return
     assert from_proto(to_proto(params)) == params
 

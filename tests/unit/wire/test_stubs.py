@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_every_field_is_commented(proto: Path) -> None:
     lines = proto.read_text().splitlines()
     bare = [
         line.strip()
-        for before, line in zip(lines, lines[1:], strict=False)
+        for before, line in pairwise(lines)
         if line.rstrip().endswith(";") and "=" in line and "syntax" not in line and not before.strip().startswith("//")
     ]
     assert bare == []
