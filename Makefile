@@ -20,6 +20,7 @@ help:
 
 # Pins come from constraints.txt; the stamp is older than a changed project file, so the environment follows it.
 $(STAMP): pyproject.toml constraints.txt
+	@echo "installing what constraints.txt pins into $(VENV), a minute or two"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[test,dev]'
 	touch $@
