@@ -1,7 +1,7 @@
 """Exact laws by enumeration: every proposal, verdict and next token of every round, weighted by its probability.
 
-A drafter is its block law: what it proposes after a prefix, with which probability, and which q it sends along. The verdicts
-come from `token_rule.outcome_law`, the probabilities half of the code the server runs, in float64.
+A drafter is its block law: what it proposes after a prefix, with which probability, and which q it sends along. The
+verdicts come from `token_rule.outcome_law`, the probabilities half of the code the server runs, in float64.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Drafter = Callable[[Prefix], Iterator[Block]]
 def random_table(vocab: int, seed: int, kind: str = "dense") -> Table:
     """A context-dependent table: every prefix has its own random distribution.
 
-    Kinds: dense; zeros (about half the tokens impossible); one_hot; ties (multiples of 1/8, many equal); even and odd (all
-    mass on even or on odd tokens, disjoint from each other).
+    Kinds: dense; zeros (about half the tokens impossible); one_hot; ties (multiples of 1/8, many equal); even and odd
+    (all mass on even or on odd tokens, disjoint from each other).
     """
     known: dict[Prefix, Vector] = {}
 

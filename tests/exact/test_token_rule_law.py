@@ -67,9 +67,7 @@ def test_six_tokens_over_many_rounds_have_the_targets_law(gamma: int) -> None:
 def test_a_draft_that_is_the_target_is_always_accepted() -> None:
     p = random_table(4, 7, "dense")
     block = torch.from_numpy(p(()))
-    law = token_rule.outcome_law(
-        block.expand(1, 2, 4), block.expand(1, 1, 4), torch.tensor([[2]]), torch.tensor([1])
-    )
+    law = token_rule.outcome_law(block.expand(1, 2, 4), block.expand(1, 1, 4), torch.tensor([[2]]), torch.tensor([1]))
     assert law[0, 0].sum() == 0.0
     assert distance(output_law(p, honest(p, fixed(2)), 4, 4), target_law(p, 4, 4)) < TOLERANCE
 
@@ -125,7 +123,7 @@ def test_a_wrong_formula_is_caught(name: str, wrong: Callable[..., Tensor], monk
 
 
 def test_an_unnormalised_residual_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """(p - q)+ used as if it summed to one: the missing mass goes to the last token, as a CDF that isn't scaled does."""
+    """(p - q)+ used as if it summed to one: what is missing goes to the last token, as with a CDF that isn't scaled."""
 
     def unnormalised(p: Tensor, q: Tensor) -> Tensor:
         weights = (p.double() - q).clamp(min=0.0)
