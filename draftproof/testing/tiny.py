@@ -25,6 +25,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from draftproof.engine.quiet import quiet
+
 Kind = Literal["llama", "qwen2", "qwen3", "gpt2"]
 KINDS: tuple[Kind, ...] = ("llama", "qwen2", "qwen3", "gpt2")
 
@@ -42,6 +44,7 @@ BYTE_TEMPLATE = (
 )
 
 
+@quiet()
 def make_tiny_model(
     folder: str | Path,
     kind: Kind = "llama",
@@ -90,6 +93,7 @@ def make_tiny_model(
     return folder
 
 
+@quiet()
 def make_draft_of(target_folder: str | Path, folder: str | Path, noise: float, seed: int = 1) -> Path:
     """Saves a draft of a tiny model: the same weights with noise on top, the same tokenizer.
 
@@ -118,6 +122,7 @@ def make_draft_of(target_folder: str | Path, folder: str | Path, noise: float, s
     return folder
 
 
+@quiet()
 def load_plain(folder: str | Path, dtype: torch.dtype = torch.float32) -> Any:
     """The model by plain transformers, in evaluation mode on the CPU: the yardstick for everything else."""
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
