@@ -1,4 +1,4 @@
-"""Blocks that aren't verified as sent: the law through the real intake, all values of the draft's integers enumerated."""
+"""Blocks that aren't verified as sent: the law through the real intake, all of the draft's integers enumerated."""
 
 from __future__ import annotations
 
