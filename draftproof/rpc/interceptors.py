@@ -11,8 +11,9 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from draftproof.errors import InternalError, RequestError, UnauthenticatedError
+from draftproof.errors import InternalError, ProtocolError, RequestError, UnauthenticatedError
 from draftproof.rpc.status import ServicerContext, abort
 
 _log = logging.getLogger(__name__)
@@ -91,17 +92,35 @@ def _guarded(handler: Handler | None, guard: Guard) -> Handler | None:
 
     async def run(request: Any, context: ServicerContext) -> Any:
         async with guard(context):
-            return await behaviour(request, context)
+            return await behaviour(_whole(request), context)
 
     async def run_generator(request: Any, context: ServicerContext) -> AsyncIterator[Any]:
-        async with guard(context), aclosing(behaviour(request, context)) as responses:
+        async with guard(context), aclosing(behaviour(_whole(request), context)) as responses:
             async for response in responses:
                 yield response
 
     return _like(handler, run_generator if inspect.isasyncgenfunction(behaviour) else run)
 
 
+def _whole(request: Any) -> Any:
+    if isinstance(request, ProtocolError):
+        raise request
+    return request
+
+
 def _like(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
-    """A handler of the same kind with another behaviour."""
+    """A handler of the same kind with another behaviour, for which torn requests are the peer's fault."""
+    parse = handler.request_deserializer
+
+    def deserialise(data: bytes) -> Any:
+        try:
+            return data if parse is None else parse(data)
+        except DecodeError:
+            torn = ProtocolError("the request is not a valid protobuf message")
+            if handler.request_streaming:
+                raise torn from None
+            # Raised here, outside the handler, it would leave as UNKNOWN with the text of the exception.
+            return torn
+
     make = _MAKE_HANDLER[handler.request_streaming, handler.response_streaming]
-    return make(behaviour, handler.request_deserializer, handler.response_serializer)
+    return make(behaviour, deserialise, handler.response_serializer)

@@ -130,14 +130,20 @@ def _check(address: Address) -> None:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise ConfigError("address", f"can't resolve host {address.host!r}: {error.strerror}") from error
+    failures = []
     for family, kind, protocol, _, where in found:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(where)
                 probe.listen(1)
-            except OSError as error:
-                raise ConfigError("address", _bind_problem(address, error)) from error
+        except OSError as error:
+            failures.append(error)
+    taken = [error for error in failures if error.errno == errno.EADDRINUSE]
+    # A name may also stand for an address that this machine lacks, such as ::1 where IPv6 is off.
+    if taken or len(failures) == len(found):
+        cause = (taken or failures)[0]
+        raise ConfigError("address", _bind_problem(address, cause)) from cause
 
 
 def _bind_problem(address: Address, error: OSError) -> str:

@@ -8,9 +8,18 @@ import logging
 import grpc
 import pytest
 
-from draftproof.errors import BY_REASON, InternalError, OverloadedError, UnavailableError, UnsupportedError
+from draftproof.errors import (
+    BY_REASON,
+    InternalError,
+    OverloadedError,
+    ProtocolError,
+    UnavailableError,
+    UnsupportedError,
+)
 from draftproof.rpc.channel import aio_channel
+from draftproof.rpc.server import Service, start_server
 from draftproof.rpc.status import from_rpc_error
+from draftproof.v1 import generation_pb2, generation_pb2_grpc, target_pb2, target_pb2_grpc
 
 LOGGER = "draftproof.rpc.interceptors"
 
@@ -74,6 +83,57 @@ async def test_a_method_the_server_lacks(serve, invoke):
         with pytest.raises(grpc.RpcError) as caught:
             await invoke(server.address, "Unknown", b"x")
     assert type(from_rpc_error(caught.value)) is UnsupportedError
+
+
+class Generation(generation_pb2_grpc.GenerationServiceServicer):
+    async def GetServerInfo(self, request, context):
+        return generation_pb2.GetServerInfoResponse()
+
+    async def Generate(self, request, context):
+        yield generation_pb2.GenerateResponse()
+
+
+class Target(target_pb2_grpc.TargetServiceServicer):
+    async def Verify(self, request_iterator, context):
+        async for _ in request_iterator:
+            yield target_pb2.VerifyResponse()
+
+
+@pytest.mark.parametrize("token", [None, "t"])
+@pytest.mark.parametrize(
+    ("path", "stream"),
+    [
+        ("GenerationService/GetServerInfo", "unary_unary"),
+        ("GenerationService/Generate", "unary_stream"),
+        ("TargetService/Verify", "stream_stream"),
+    ],
+)
+async def test_bytes_that_are_no_message_are_the_callers_fault(path, stream, token, caplog):
+    services = [
+        Service("G", generation_pb2_grpc.add_GenerationServiceServicer_to_server, Generation()),
+        Service("T", target_pb2_grpc.add_TargetServiceServicer_to_server, Target()),
+    ]
+    server = await start_server(services, "127.0.0.1:0", token=token)
+    try:
+        async with aio_channel(str(server.address), token=token) as channel:
+            with pytest.raises(grpc.RpcError) as caught:
+                await first_answer(getattr(channel, stream)(f"/draftproof.v1.{path}"), stream, b"\xff\xff")
+        assert type(from_rpc_error(caught.value)) is ProtocolError
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert caplog.records == []
+    finally:
+        await server.stop(0)
+
+
+async def first_answer(method, stream, request):
+    match stream:
+        case "unary_unary":
+            return await method(request, timeout=5)
+        case "unary_stream":
+            return await method(request, timeout=5).read()
+    call = method(timeout=5)
+    await call.write(request)
+    return await call.read()
 
 
 async def test_a_deadline(kind, serve, invoke):

@@ -44,9 +44,18 @@ async def test_a_taken_port_says_what_to_do(host, serve, capfd):
     assert capfd.readouterr().err == ""
 
 
-async def test_a_port_that_another_program_holds():
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_port_that_another_program_holds(host):
+    """Also where only one of the addresses behind a name is taken: gRPC would listen on the other, and say nothing."""
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(ConfigError, match="in use"):
-        await start_server([], f"127.0.0.1:{other.getsockname()[1]}")
+        await start_server([], f"{host}:{other.getsockname()[1]}")
+
+
+async def test_a_name_with_an_address_that_this_machine_lacks(serve, monkeypatch):
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    async with serve("localhost:0") as (server, _):
+        assert server.port > 0
 
 
 async def test_a_port_just_left_is_free_again(serve):
