@@ -51,12 +51,6 @@ def main() -> None:
 
         report.show_error(error)
         sys.exit(report.exit_code(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # whoever read the output has left: nothing to say, nobody to say it to
-        sys.stderr.close()
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ class LocalServices:
         from draftproof.engine.config import EMBEDDED
         from draftproof.engine.embedded import is_prepared
 
-        if is_prepared() or EMBEDDED not in (self.model or EMBEDDED, self.draft_model):
+        wanted = {self.model or EMBEDDED, self.draft_model or (EMBEDDED if self.drafter == "model" else "")}
+        if is_prepared() or EMBEDDED not in wanted:
             return
         command = [sys.executable, "-m", "draftproof.engine.embedded"]
         if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:

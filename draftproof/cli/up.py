@@ -19,9 +19,9 @@ def run(services: LocalServices, *, wait: float, logs: bool) -> None:
         DraftproofError: a port is taken, or a service didn't start or stopped by itself.
     """
     console = Console(highlight=False)
-    services.prepare_model()
     health.require_free("127.0.0.1", services.target_port, "--target-port")
     health.require_free(services.host, services.port, "--port")
+    services.prepare_model()
     patience = (30.0 if services.grace is None else services.grace) + 10.0
     with Stack(functools.partial(relay, console, logs), patience) as stack:
         try:
