@@ -75,6 +75,7 @@ async def start_server(
     tls: TlsFiles | None = None,
     token: str | None = None,
     insecure: bool = False,
+    serving: bool = True,
 ) -> RunningServer:
     """Serves on `address` ("host:port"; port 0 takes a free one), with standard health and reflection.
 
@@ -85,6 +86,7 @@ async def start_server(
         tls: certificate files; None is plaintext, which needs a loopback address or `insecure`.
         token: bearer token that every call but health checks must carry; None asks for none.
         insecure: allows plaintext beyond loopback.
+        serving: health from the first moment on.
 
     Raises:
         ConfigError: the port is taken, the address isn't this machine's, a file is missing, or plaintext isn't allowed.
@@ -101,6 +103,7 @@ async def start_server(
         service.register(service.servicer, server)
     names = [service.name for service in services]
     health = HealthServicer(names)
+    health.set_serving(serving)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     reflection.enable_server_reflection([*names, HEALTH_NAME, reflection.SERVICE_NAME], server)
     try:
@@ -111,7 +114,6 @@ async def start_server(
     except RuntimeError as error:
         raise ConfigError("address", f"can't listen on {where}: {error}") from error
     await server.start()
-    health.set_serving(True)
     return RunningServer(server, health, Address(where.host, port))
 
 

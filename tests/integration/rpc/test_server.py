@@ -98,6 +98,13 @@ async def test_health(serve):
         assert await channel.unary_unary(UNARY)(b"still served") == b"still served"
 
 
+async def test_a_server_that_is_not_ready_yet_says_so_from_the_start(serve):
+    async with serve(serving=False) as (server, _), aio_channel(str(server.address)) as channel:
+        assert await health_of(channel) == await health_of(channel, NAME) == Status.NOT_SERVING
+        server.set_serving(True)
+        assert await health_of(channel) == Status.SERVING
+
+
 async def test_a_watch_sees_every_change_and_does_not_hold_up_the_end(serve):
     async with serve() as (server, _), aio_channel(str(server.address)) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=NAME))
