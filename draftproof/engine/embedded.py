@@ -82,6 +82,8 @@ def prepare(progress: ProgressCallback | None = None) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with _lock(cache / f"{_FOLDER}.lock"):
             if not folder.is_dir():
+                for abandoned in cache.glob(f"{_FOLDER}.*/"):
+                    shutil.rmtree(abandoned, ignore_errors=True)
                 with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}.", dir=cache) as work:
                     _make(Path(work), progress or (lambda _: None)).rename(folder)
     except OSError as error:
