@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from draftproof.cli import render
 from draftproof.cli.generate import conversation
 from draftproof.cli.services import LocalServices
 from draftproof.cli.stack import Interrupted, Stack
-from draftproof.cli.up import relay, start
+from draftproof.cli.up import Relay, start
 from draftproof.client import Client, Completion
 
 _ALIKE = 0.03
@@ -46,11 +45,13 @@ def run(services: LocalServices, *, prompt: str, sampling: dict[str, Any], wait:
     """
     console = Console(highlight=False)
     services.prepare_model()
-    with Stack(functools.partial(relay, console, logs)) as stack:
+    relay = Relay(console, logs)
+    with Stack(relay) as stack:
         try:
             target_address, draft_address = start(stack, services, wait, console)
         except Interrupted:
             return
+        relay.running = True
         with Client(draft_address) as front, Client(target_address) as target:
             compare(console, front, target, prompt, sampling)
 
@@ -68,7 +69,8 @@ def compare(console: Console, front: Client, target: Client, prompt: str, sampli
     console.print(f"\n> {prompt}", style="bold", markup=False)
     speculative = _timed(front, {**call, **sampling}, console, show=True)
     console.print()
-    console.print(render.legend())
+    if console.is_terminal:
+        console.print(render.legend())
     with console.status("the same by the target alone"):
         alone = _timed(target, {**call, **sampling}, console, show=False)
     console.print()

@@ -70,7 +70,7 @@ class LocalServices:
         flags = _flags(
             target=target_address,
             drafter=self.drafter,
-            model=self.draft_model,
+            model=self._draft_model(),
             gamma=self.gamma,
             threads=self.draft_threads,
             host=self.host,
@@ -85,6 +85,10 @@ class LocalServices:
         command = [sys.executable, "-m", "draft_service", *flags, *(["--insecure"] if self.insecure else [])]
         return Service("draft", command, {"DRAFTPROOF_DRAFT_TOKEN": self.token} if self.token else {})
 
+    def _draft_model(self) -> str | None:
+        # prompt lookup takes the target's tokens, whatever the target
+        return self.model if self.draft_model is None and self.drafter in (None, "ngram") else self.draft_model
+
     def prepare_model(self) -> None:
         """Prepares the embedded model where it is wanted and missing, in a process of its own: this one stays small.
 
@@ -94,7 +98,7 @@ class LocalServices:
         from draftproof.engine.config import EMBEDDED
         from draftproof.engine.embedded import is_prepared
 
-        wanted = {self.model or EMBEDDED, self.draft_model or (EMBEDDED if self.drafter == "model" else "")}
+        wanted = {self.model or EMBEDDED, self._draft_model() or EMBEDDED}
         if is_prepared() or EMBEDDED not in wanted:
             return
         command = [sys.executable, "-m", "draftproof.engine.embedded"]

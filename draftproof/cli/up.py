@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-
 from rich.console import Console
 
 from draftproof.cli import health
 from draftproof.cli.services import LocalServices
 from draftproof.cli.stack import Interrupted, Stack, parse
 from draftproof.errors import RequestError
+
+_COMMON = ("event", "level", "timestamp", "logger")
 
 
 def run(services: LocalServices, *, wait: float, logs: bool) -> None:
@@ -23,11 +23,13 @@ def run(services: LocalServices, *, wait: float, logs: bool) -> None:
     health.require_free(services.host, services.port, "--port")
     services.prepare_model()
     patience = (30.0 if services.grace is None else services.grace) + 10.0
-    with Stack(functools.partial(relay, console, logs), patience) as stack:
+    relay = Relay(console, logs)
+    with Stack(relay, patience) as stack:
         try:
             target, draft = start(stack, services, wait, console)
         except Interrupted:
             return
+        relay.running = True
         console.print(f"target  {target}  {services.model or 'smollm2-135m-instruct'}", style="bold")
         console.print(f"draft   {draft}  clients talk to this one", style="bold")
         console.print('try     draftproof generate "The sea is"     Ctrl-C stops both', style="dim")
@@ -62,15 +64,25 @@ def is_healthy(address: str) -> bool:
         return False
 
 
-def relay(console: Console, everything: bool, name: str, line: str) -> None:
-    """Shows a child's log line: all of them, or warnings and worse."""
-    record = parse(line)
-    if everything:
-        console.print(f"{name:<7} {line}", markup=False, soft_wrap=True, style="dim")
-    elif record.get("level") in ("warning", "error", "critical"):
-        facts = " ".join(
-            f"{key}={value}" for key, value in record.items() if key not in ("event", "level", "timestamp", "logger")
-        )
-        console.print(
-            f"{name:<7} {record['level']}: {record.get('event')} {facts}".rstrip(), markup=False, style="yellow"
-        )
+class Relay:
+    """Shows the children's log lines: all of them, or warnings and worse once everything runs.
+
+    What goes wrong before that ends in one error that says the same.
+    """
+
+    def __init__(self, console: Console, everything: bool) -> None:
+        self._console = console
+        self._everything = everything
+        self.running = False
+
+    def __call__(self, name: str, line: str) -> None:
+        if self._everything:
+            self._console.print(f"{name:<7} {line}", markup=False, soft_wrap=True, style="dim")
+            return
+        record = parse(line)
+        level = record.get("level")
+        if self.running and level in ("warning", "error", "critical"):
+            facts = " ".join(f"{key}={value}" for key, value in record.items() if key not in _COMMON)
+            self._console.print(
+                f"{name:<7} {level}: {record.get('event')} {facts}", markup=False, soft_wrap=True, style="yellow"
+            )
