@@ -129,9 +129,9 @@ def _lower_ids_first(values: Tensor, ids: Tensor, length: Tensor) -> Tensor:
 
 
 def _temperatures(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """[N, 1], positive in x's dtype."""
-    tiny = torch.finfo(x.dtype).tiny
-    return _column([max(p.temperature, tiny) for p in params], x)
+    """[N, 1], positive and finite in x's dtype."""
+    limits = torch.finfo(x.dtype)
+    return _column([min(max(p.temperature, limits.tiny), limits.max) for p in params], x)
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
