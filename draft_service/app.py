@@ -136,7 +136,6 @@ class DraftApp:
             ],
             config.listen,
         )
-        self.server.set_serving(False)
         log.info("serving", address=str(self.server.address), drafter=self._drafter.name, target=target.address)
 
     async def run(self) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 import grpc.aio
 import structlog
 
 from draft_service.link_session import LinkSession
 from draftproof.errors import FingerprintMismatchError, PeerUnavailableError
-from draftproof.rpc.options import check_size
+from draftproof.rpc.options import RpcLimits, check_size
 from draftproof.rpc.status import from_rpc_error
 from draftproof.v1 import fingerprint_pb2, target_pb2, target_pb2_grpc
 from draftproof.wire import fingerprint as wire_fingerprint
@@ -30,10 +31,12 @@ class LinkConfig:
     Attributes:
         reconnect_timeout: seconds a running session waits for the stream to come back before it fails.
         outbox_limit: most frames that wait to be sent.
+        max_message_bytes: largest message of the channel.
     """
 
     reconnect_timeout: float = 1.0
     outbox_limit: int = 4096
+    max_message_bytes: int = RpcLimits().max_message_bytes
 
 
 class TargetLink:
@@ -60,7 +63,9 @@ class TargetLink:
         self.addresses = [address]
         self.config = config or LinkConfig()
         self._channel = channel
-        self._hello = target_pb2.Hello(fingerprint=fingerprint, drafter=drafter)
+        self._hello = target_pb2.Hello(
+            fingerprint=fingerprint, drafter=drafter, max_message_bytes=self.config.max_message_bytes
+        )
         self._digests = digests
         self._on_ready = on_ready
         self._ids = itertools.count(1)
@@ -132,7 +137,7 @@ class TargetLink:
         """
         if not self._up.is_set():
             raise self.unavailable()
-        check_size(frame, self._known().max_message_bytes)
+        check_size(frame, min(self.config.max_message_bytes, self._known().max_message_bytes))
         try:
             self._outbox.put_nowait(frame)
         except asyncio.QueueFull:
@@ -165,19 +170,19 @@ class TargetLink:
                     typed = from_rpc_error(error)
                     if isinstance(typed, FingerprintMismatchError):
                         raise typed from None
-                    self._problem = typed.message
+                    problem = typed.message
                 except (PeerUnavailableError, asyncio.InvalidStateError) as error:
                     # InvalidStateError: gRPC's word for writing to a call that has ended
-                    self._problem = str(error)
-                if self._down():
+                    problem = str(error)
+                if self._down(problem):
                     delay = _FIRST_DELAY
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, 1.0)
         finally:
-            self._down()
+            self._down("this server is shutting down")
             await self._channel.close()
 
-    async def _serve_stream(self) -> None:
+    async def _serve_stream(self) -> NoReturn:
         stub = target_pb2_grpc.TargetServiceStub(self._channel)
         call: VerifyCall = stub.Verify()
         try:
@@ -206,36 +211,40 @@ class TargetLink:
             raise PeerUnavailableError("the target closed the stream")
         return frame
 
-    async def _pump(self, call: VerifyCall) -> None:
+    async def _pump(self, call: VerifyCall) -> NoReturn:
         reader = asyncio.create_task(self._reader(call))
         writer = asyncio.create_task(self._writer(call))
         try:
             done, _ = await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            raise AssertionError("unreachable: both loops end by an error alone")
         finally:
             reader.cancel()
             writer.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
 
-    async def _reader(self, call: VerifyCall) -> None:
+    async def _reader(self, call: VerifyCall) -> NoReturn:
         while True:
             frame = await self._read(call)
             session = self._sessions.get(frame.session)
             if session is not None:
                 session.receive(frame)
 
-    async def _writer(self, call: VerifyCall) -> None:
+    async def _writer(self, call: VerifyCall) -> NoReturn:
         while True:
             await call.write(await self._outbox.get())
 
-    def _down(self) -> bool:
+    def _down(self, problem: str) -> bool:
         """The stream is gone: wakes every session that waits on it. Returns whether it had been up."""
+        news, self._problem = problem != self._problem, problem
         if not self._up.is_set():
+            if news:
+                log.warning("target can't be reached", target=self.addresses[0], problem=problem)
             return False
         self._up.clear()
         self._on_ready(False)
-        log.warning("target lost", target=self.addresses[0], problem=self._problem)
+        log.warning("target lost", target=self.addresses[0], problem=problem)
         for session in list(self._sessions.values()):
             session.connection_lost()
         return True

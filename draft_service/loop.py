@@ -49,11 +49,10 @@ class DraftLoop:
             # a caller that left cancelled its future
             self._open = deque(entry for entry in self._open if not entry[1].done())
             released, self._released = self._released, []
+            # oldest first until done: taking turns would push half-drafted prefixes out of a full KV cache
             batch = [self._open[i] for i in range(min(len(self._open), self._drafter.width))]
             if not batch and not released:
                 continue
-            # what waits beyond the width gets its turn before what is in hand
-            self._open.rotate(-len(batch))
             await self._advance(batch, released)
             if self._open:
                 self._work.set()
@@ -72,10 +71,10 @@ class DraftLoop:
             self._metrics.drafting_failed(len(blocks))
             for block in blocks:
                 block.ended = True
-        self._metrics.step(len(blocks))
+        self._metrics.step(len(blocks), self._drafter.forward_ns)
         for block, future in batch:
             if block.done and not future.done():
-                future.set_result(block.proposals)
+                future.set_result(block.proposals[: block.gamma])
 
     def _step(self, blocks: list[OpenBlock], released: list[DraftSequence]) -> None:
         for sequence in released:

@@ -183,12 +183,18 @@ class DraftMetrics:
         self._failures = Counter(
             f"{PREFIX}_drafting_failures", "Blocks cut short because the drafter failed.", registry=registry
         )
+        self._forward = Counter(
+            f"{PREFIX}_draft_forward_seconds", "Time spent in forward passes of the draft model.", registry=registry
+        )
+        self._forward_ns = 0
         self._link = Gauge(f"{PREFIX}_target_link_up", "1 while the stream to the target is up.", registry=registry)
 
-    def step(self, blocks: int) -> None:
-        """Records one drafting step."""
+    def step(self, blocks: int, forward_ns: int) -> None:
+        """Records one drafting step; `forward_ns` is the drafter's running total."""
         if blocks:
             self._blocks.observe(blocks)
+        self._forward.inc((forward_ns - self._forward_ns) / 1e9)
+        self._forward_ns = forward_ns
 
     def drafting_failed(self, blocks: int) -> None:
         """Counts blocks that a failure cut short."""

@@ -81,6 +81,7 @@ class TargetApp:
             ],
             self._config.listen,
         )
+        self.server.set_serving(True)
         log.info("serving", address=str(self.server.address))
 
     async def run(self) -> None:

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 import grpc.aio
 import structlog
 
-from draftproof.errors import FingerprintMismatchError, OverloadedError, ProtocolError, RequestError
+from draftproof.errors import (
+    FingerprintMismatchError,
+    MessageTooLargeError,
+    OverloadedError,
+    ProtocolError,
+    RequestError,
+)
 from draftproof.metrics import TargetMetrics
+from draftproof.rpc.options import check_size
 from draftproof.v1 import fingerprint_pb2, target_pb2, target_pb2_grpc
 from draftproof.wire import error as wire_error
 from draftproof.wire import fingerprint as wire_fingerprint
@@ -57,9 +64,11 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
 
     async def Verify(self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext) -> None:
         """Serves one draft until it half-closes, disconnects or breaks the protocol."""
-        drafter = await self._handshake(request_iterator, context)
+        hello = await self._handshake(request_iterator, context)
+        drafter = hello.drafter
         log.info("draft connected", drafter=drafter, peer=context.peer())
-        stream = _Stream(self._verifier, self._metrics, self._outbox_limit)
+        limit = min(self._max_message_bytes, hello.max_message_bytes or self._max_message_bytes)
+        stream = _Stream(self._verifier, self._metrics, self._outbox_limit, limit)
         reader = asyncio.create_task(stream.read(request_iterator))
         writer = asyncio.create_task(stream.write(context))
         watch = asyncio.create_task(stream.overflowed())
@@ -74,8 +83,10 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
             self._verifier.close_owner(stream)
             log.info("draft disconnected", drafter=drafter, peer=context.peer())
 
-    async def _handshake(self, frames: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext) -> str:
-        """Agrees on the fingerprint before the first round (L8); returns the drafter's name."""
+    async def _handshake(
+        self, frames: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext
+    ) -> target_pb2.Hello:
+        """Agrees on the fingerprint before the first round (L8)."""
         first = await _next(frames)
         if first.WhichOneof("frame") != "hello":
             raise ProtocolError("the first frame of a stream must be hello")
@@ -101,13 +112,14 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
                 )
             )
         )
-        return hello.drafter
+        return hello
 
 
 class _Stream:
     """One draft's stream; the owner of its sessions."""
 
-    def __init__(self, verifier: Verifier, metrics: TargetMetrics, outbox_limit: int) -> None:
+    def __init__(self, verifier: Verifier, metrics: TargetMetrics, outbox_limit: int, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
         self._verifier = verifier
         self._metrics = metrics
         self._outbox: asyncio.Queue[target_pb2.VerifyResponse] = asyncio.Queue(outbox_limit)
@@ -134,6 +146,12 @@ class _Stream:
 
     def _deliver(self, frame: target_pb2.VerifyResponse) -> None:
         try:
+            check_size(frame, self._max_message_bytes)
+        except MessageTooLargeError as error:
+            # one session's trace must not end the stream that others share
+            frame = self._error(frame.session, frame.epoch, error)
+            asyncio.get_running_loop().call_soon(self._verifier.close, self, frame.session)
+        try:
             self._outbox.put_nowait(frame)
         except asyncio.QueueFull:
             self._overflow.set()
@@ -150,10 +168,11 @@ class _Stream:
             else:
                 raise ProtocolError(f"frame {kind} is not allowed here")
         except RequestError as error:
-            self._metrics.failed(error.reason)
-            self._deliver(
-                target_pb2.VerifyResponse(session=frame.session, epoch=frame.epoch, error=wire_error.to_proto(error))
-            )
+            self._deliver(self._error(frame.session, frame.epoch, error))
+
+    def _error(self, session: int, epoch: int, error: RequestError) -> target_pb2.VerifyResponse:
+        self._metrics.failed(error.reason)
+        return target_pb2.VerifyResponse(session=session, epoch=epoch, error=wire_error.to_proto(error))
 
 
 async def _next(frames: AsyncIterator[target_pb2.VerifyRequest]) -> target_pb2.VerifyRequest:

@@ -39,6 +39,8 @@ class Drafter(Protocol):
     """Empty for a drafter without weights."""
     width: int
     """Most blocks a step takes."""
+    forward_ns: int
+    """Time spent in the model so far, nanoseconds."""
 
     def step(self, blocks: Sequence[OpenBlock]) -> None:
         """Advances each block: by one or more proposals, by a part of its prompt, or to its end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class ModelDrafter:
         self.name = engine.name
         self.weights_sha256 = engine.weights_sha256
         self.width = engine.slots
+        self.forward_ns = 0
         self._engine = engine
         self._encode = encode
         self._chunk = prefill_chunk
@@ -86,7 +88,15 @@ class ModelDrafter:
                 drawing.append(block)
         if not rows:
             return
-        logits = self._engine.forward(rows)
+        started_ns = time.monotonic_ns()
+        try:
+            logits = self._engine.forward(rows)
+        except Exception:
+            # what the slots hold now is anyone's guess
+            for block in blocks:
+                self.release(block.sequence)
+            raise
+        self.forward_ns += time.monotonic_ns() - started_ns
         if drawing:
             self._draw(drawing, logits)
 

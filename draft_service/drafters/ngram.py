@@ -27,6 +27,7 @@ class NgramDrafter:
     name = "ngram"
     weights_sha256 = b""
     width = 1024
+    forward_ns = 0
 
     def __init__(self, longest: int = 4, shortest: int = 2) -> None:
         if not 1 <= shortest <= longest:

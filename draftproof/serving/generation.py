@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import grpc.aio
@@ -12,6 +13,7 @@ import structlog
 
 from draftproof.engine.interface import Tokenizer
 from draftproof.errors import DrainingError, InvalidArgumentError, OverloadedError
+from draftproof.rpc.options import check_size
 from draftproof.sampling.params import SamplingParams
 from draftproof.serving import prompt
 from draftproof.serving.drafting import Drafting, DraftSequence, Proposal
@@ -25,6 +27,7 @@ from draftproof.wire.distribution import encode
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 0.5
+HAND_BACK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class GenerationConfig:
         default_gamma: proposals per round where a request doesn't say.
         max_sessions: requests running at once; one more is refused at once.
         slots: sessions that hold a KV slot at once, for information.
-        max_message_bytes: for information.
+        max_message_bytes: largest message of the server.
     """
 
     role: str
@@ -76,7 +79,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         except TimeoutError:
             self._hand_back.set()
             log.info("handing back", sessions=self._running)
-            await self._idle.wait()
+            try:
+                await asyncio.wait_for(self._idle.wait(), HAND_BACK_SECONDS)
+            except TimeoutError:
+                # a client that doesn't read must not hold up the process
+                log.warning("not handed back in time", sessions=self._running)
 
     async def GetServerInfo(
         self,
@@ -117,8 +124,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._running += 1
         self._idle.clear()
         try:
-            async for event in self._generate(request):
-                yield event
+            async with aclosing(self._generate(request)) as events:
+                async for event in events:
+                    yield event
         finally:
             self._running -= 1
             if not self._running:
@@ -126,7 +134,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
     async def _generate(
         self, request: generation_pb2.GenerateRequest
-    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+    ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         started_ns = time.monotonic_ns()
         prompt.check_request(request)
         params = wire_params.from_proto(request.sampling)
@@ -156,15 +164,16 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                     weights_version=session.opened.weights_version,
                 )
             )
-            async for event in self._rounds(session, sequence, gamma, started_ns):
-                yield event
+            async with aclosing(self._rounds(session, sequence, gamma, started_ns)) as events:
+                async for event in events:
+                    yield event
         finally:
             self._drafting.release(sequence)
             await session.close()
 
     async def _rounds(
         self, session: VerifySession, sequence: DraftSequence, gamma: int, started_ns: int
-    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+    ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         builder = StatsBuilder(started_ns)
         left = session.opened.max_new_tokens
         while True:
@@ -191,9 +200,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             )
             sequence.output_ids.extend(token.id for token in verdict.tokens)
             left -= len(verdict.tokens)
-            yield generation_pb2.GenerateResponse(
+            chunk = generation_pb2.GenerateResponse(
                 chunk=generation_pb2.Chunk(tokens=verdict.tokens, examined=verdict.examined, accepted=verdict.accepted)
             )
+            check_size(chunk, self._config.max_message_bytes)
+            yield chunk
             if verdict.finish_reason:
                 yield generation_pb2.GenerateResponse(
                     finished=generation_pb2.Finished(

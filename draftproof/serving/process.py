@@ -33,6 +33,7 @@ async def listen(services: Sequence[Service], config: ListenConfig) -> RunningSe
         tls=config.tls,
         token=config.token,
         insecure=config.insecure,
+        serving=False,
     )
     return server
 

@@ -53,12 +53,14 @@ class VerifyResponse(_message.Message):
     def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., token_digests_query: _Optional[_Union[TokenDigestsQuery, _Mapping]] = ..., opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., verdict: _Optional[_Union[_verdict_pb2.Verdict, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("fingerprint", "drafter")
+    __slots__ = ("fingerprint", "drafter", "max_message_bytes")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     fingerprint: _fingerprint_pb2.Fingerprint
     drafter: str
-    def __init__(self, fingerprint: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., drafter: _Optional[str] = ...) -> None: ...
+    max_message_bytes: int
+    def __init__(self, fingerprint: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., drafter: _Optional[str] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("fingerprint", "max_gamma", "max_context", "max_message_bytes")

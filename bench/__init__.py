@@ -1,0 +1,1 @@
+"""Benchmarks: each prints ratios measured in one run and leaves JSON beside them."""

@@ -1,0 +1,130 @@
+"""The engine's ragged pass against transformers' own forward with its DynamicCache, on the same rows.
+
+    python -m bench.engine_forward [--model MODEL] [--dtype DTYPE …] [--rounds N] [--json FILE]
+
+Both run in one process on the same weights, turn and turn about, so that the machine's moods hit both alike; a case's
+ratio is the median over rounds of engine time / mean of the two transformers times around it. transformers' cache is
+cropped after every step and the engine's slots roll back, so each repetition computes the same positions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from transformers import DynamicCache
+
+from draftproof.engine import attention
+from draftproof.engine.config import EMBEDDED, ModelConfig
+from draftproof.engine.engine import TransformersEngine
+from draftproof.engine.interface import Row
+from draftproof.engine.loading import load_engine
+
+PREFIX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Rows of one step: `rows` sequences of `tokens` new tokens each, all of which want logits."""
+
+    name: str
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Medians of one case.
+
+    Attributes:
+        engine_ms: the ragged pass.
+        transformers_ms: the model's own forward.
+        ratio: median of the rounds' ratios.
+    """
+
+    dtype: str
+    case: str
+    engine_ms: float
+    transformers_ms: float
+    ratio: float
+
+
+CASES = (Case("decode, 1 row", 1, 1), Case("verify, 1 row x 5", 1, 5), Case("verify, 8 rows x 5", 8, 5))
+
+
+def measure(engine: TransformersEngine, case: Case, rounds: int, dtype: str) -> Result:
+    """Times both ways, A B A B …"""
+    model = engine.model
+    prefix = torch.randint(0, engine.vocab_size, (case.rows, PREFIX), generator=torch.Generator().manual_seed(0))
+    new = torch.randint(0, engine.vocab_size, (case.rows, case.tokens), generator=torch.Generator().manual_seed(1))
+    for slot in range(case.rows):
+        engine.forward([Row(slot, 0, prefix[slot].tolist(), 0)])
+    rows = [Row(slot, PREFIX, new[slot].tolist(), case.tokens) for slot in range(case.rows)]
+
+    with torch.inference_mode():
+        model.set_attn_implementation("sdpa")
+        cache = DynamicCache(config=model.config)
+        model(input_ids=prefix, cache=cache, use_cache=True, logits_to_keep=1)
+
+        def theirs() -> torch.Tensor:
+            logits: torch.Tensor = model(input_ids=new, cache=cache, use_cache=True).logits
+            cache.crop(-case.tokens)
+            return logits
+
+        def ours() -> torch.Tensor:
+            return engine.forward(rows)
+
+        def timed(attend: str, step: Callable[[], torch.Tensor]) -> float:
+            model.set_attn_implementation(attend)
+            step()
+            began = time.perf_counter()
+            step()
+            step()
+            return (time.perf_counter() - began) / 2 * 1e3
+
+        their_times, our_times = [timed("sdpa", theirs)], []
+        for _ in range(rounds):
+            our_times.append(timed(attention.NAME, ours))
+            their_times.append(timed("sdpa", theirs))
+        model.set_attn_implementation(attention.NAME)
+    for slot in range(case.rows):
+        engine.truncate(slot, 0)
+    around = [(before + after) / 2 for before, after in zip(their_times, their_times[1:], strict=False)]
+    ratio = statistics.median(mine / other for mine, other in zip(our_times, around, strict=True))
+    return Result(dtype, case.name, statistics.median(our_times), statistics.median(their_times), ratio)
+
+
+def main() -> None:
+    """Measures every case and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=EMBEDDED)
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", type=Path, help="also write the results here")
+    options = parser.parse_args()
+    results: list[Result] = []
+    print(f"{'dtype':10} {'case':20} {'engine ms':>10} {'transformers ms':>16} {'ratio':>6}")
+    for dtype in options.dtype:
+        config = ModelConfig(model=options.model, dtype=dtype, slots=8, max_context=512, threads=options.threads)
+        engine = load_engine(config)
+        for case in CASES:
+            result = measure(engine, case, options.rounds, dtype)
+            results.append(result)
+            print(
+                f"{result.dtype:10} {result.case:20} {result.engine_ms:10.1f} {result.transformers_ms:16.1f}"
+                f" {result.ratio:6.2f}",
+                flush=True,
+            )
+    if options.json:
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
