@@ -84,8 +84,8 @@ class DraftApp:
         self._fingerprint = process.fingerprint(self._tokens, drafter.name, drafter.weights_sha256)
         self._tokenizer = tokenizer
         self._drafter = drafter
-        self._registry = CollectorRegistry()
-        self._metrics = DraftMetrics(self._registry)
+        self.registry = CollectorRegistry()
+        self._metrics = DraftMetrics(self.registry)
         self._thread = ModelThread("draft")
         self._loop = DraftLoop(drafter, self._thread, self._metrics)
         self._link: TargetLink | None = None
@@ -95,7 +95,7 @@ class DraftApp:
     async def start(self) -> None:
         """Listens; healthy once the target has agreed to the handshake."""
         config = self._config
-        process.serve_metrics(self._registry, config.listen)
+        process.serve_metrics(self.registry, config.listen)
         target = config.target
         channel = aio_channel(
             target.address,

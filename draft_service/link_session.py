@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from draftproof.errors import OverloadedError, PrefixLostError
+from draftproof.errors import OverloadedError, PeerUnavailableError, PrefixLostError, ProtocolError
 from draftproof.v1 import target_pb2, verdict_pb2
 from draftproof.wire import error as wire_error
 
 if TYPE_CHECKING:
     from draft_service.link import TargetLink
+
+
+MAX_LOSSES = 5
+"""Streams lost in a row over one round: the round itself may be what brings them down."""
 
 
 class _ConnectionLost(Exception):
@@ -33,6 +37,7 @@ class LinkSession:
         self._round = 0
         self._answer: asyncio.Future[target_pb2.VerifyResponse] | None = None
         self._lost: Exception | None = None
+        self._losses = 0
 
     async def open(self) -> None:
         """Waits for a slot on the target.
@@ -48,14 +53,26 @@ class LinkSession:
         self._request.request_key = self.opened.request_key
 
     async def verify(self, block: target_pb2.Block) -> verdict_pb2.Verdict:
-        """Verifies a block, on a new stream or slot if the old one is lost."""
+        """Verifies a block, on a new stream or slot if the old one is lost.
+
+        Raises:
+            RequestError: the session failed, or the stream was lost too often over this round.
+        """
         self._round += 1
+        self._losses = 0
         while True:
             try:
-                verdict = (await self._exchange(self._frame(self._round, block=block))).verdict
-            except (_ConnectionLost, PrefixLostError):
+                answer = await self._exchange(self._frame(self._round, block=block))
+            except _ConnectionLost:
+                self._count_loss()
                 await self._reopen()
                 continue
+            except PrefixLostError:
+                await self._reopen()
+                continue
+            verdict = answer.verdict
+            if not verdict.tokens:
+                raise ProtocolError("the target's verdict commits no token")
             self._request.output_ids.extend(token.id for token in verdict.tokens)
             return verdict
 
@@ -90,9 +107,14 @@ class LinkSession:
                 await self._open()
                 return
             except _ConnectionLost:
-                continue
+                self._count_loss()
             except OverloadedError as error:
                 await asyncio.sleep(error.retry_delay or 0.1)
+
+    def _count_loss(self) -> None:
+        self._losses += 1
+        if self._losses > MAX_LOSSES:
+            raise PeerUnavailableError(f"the stream to the target was lost {self._losses} times over one round")
 
     async def _open(self) -> target_pb2.SessionOpened:
         self.epoch += 1

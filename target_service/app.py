@@ -43,9 +43,9 @@ class TargetApp:
         if tokenizer.vocab_size < engine.vocab_size:
             raise ConfigError("model", f"the tokenizer knows {tokenizer.vocab_size} of {engine.vocab_size} tokens")
         self._config = config
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._thread = ModelThread("model")
-        metrics = TargetMetrics(self._registry, config.verifier.max_gamma)
+        metrics = TargetMetrics(self.registry, config.verifier.max_gamma)
         self._verifier = Verifier(engine, tokenizer, config.verifier, metrics, self._thread, self._on_health)
         tokens = process.vocabulary(tokenizer, engine.vocab_size)
         fingerprint = process.fingerprint(tokens, engine.name, engine.weights_sha256)
@@ -67,7 +67,7 @@ class TargetApp:
 
     async def start(self) -> None:
         """Listens; ready at once."""
-        process.serve_metrics(self._registry, self._config.listen)
+        process.serve_metrics(self.registry, self._config.listen)
         self.server = await process.listen(
             [
                 Service(
@@ -94,6 +94,7 @@ class TargetApp:
         self.server.start_draining()
         grace = self._config.listen.grace
         await asyncio.gather(self._verifier.drain(grace), self._generation.drain(grace))
+        self._stream.end_streams()
         await self.server.stop(1.0)
         self._thread.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+from draftproof.errors import OverloadedError, PrefixLostError
 from draftproof.v1 import fingerprint_pb2, target_pb2, verdict_pb2
 from draftproof.wire import error as wire_error
 from target_service.verifier import Verifier
@@ -39,8 +40,14 @@ class LocalPort:
 
     async def open(self, request: target_pb2.OpenSession) -> LocalSession:
         """Waits for a KV slot."""
-        session = LocalSession(self._verifier, self, next(self._ids))
-        await session.start(request)
+        session = LocalSession(self._verifier, self, next(self._ids), request)
+        try:
+            session.opened = await session.open()
+        except BaseException:
+            await session.close()
+            raise
+        # from here on the session keeps its key, whichever slot it has
+        request.request_key = session.opened.request_key
         return session
 
 
@@ -49,32 +56,46 @@ class LocalSession:
 
     opened: target_pb2.SessionOpened
 
-    def __init__(self, verifier: Verifier, owner: LocalPort, session_id: int) -> None:
+    def __init__(self, verifier: Verifier, owner: LocalPort, session_id: int, request: target_pb2.OpenSession) -> None:
         self._verifier = verifier
         self._owner = owner
         self._id = session_id
-        self._epoch = 1
+        self._request = request
+        self._epoch = 0
         self._round = 0
         self._frames: asyncio.Queue[target_pb2.VerifyResponse] = asyncio.Queue()
 
-    async def start(self, request: target_pb2.OpenSession) -> None:
-        """Opens the session."""
-        self._verifier.open(self._owner, self._id, self._epoch, request, self._frames.put_nowait)
-        try:
-            self.opened = (await self._next()).opened
-        except BaseException:
-            self._verifier.close(self._owner, self._id)
-            raise
+    async def open(self) -> target_pb2.SessionOpened:
+        """Opens the session, or a new epoch of it."""
+        self._epoch += 1
+        self._verifier.open(self._owner, self._id, self._epoch, self._request, self._frames.put_nowait)
+        return (await self._next()).opened
 
     async def verify(self, block: target_pb2.Block) -> verdict_pb2.Verdict:
-        """Runs one round."""
+        """Runs one round; a slot that was lost to a waiting session is asked for again."""
         self._round += 1
-        self._verifier.block(self._owner, self._id, self._epoch, self._round, block)
-        return (await self._next()).verdict
+        while True:
+            try:
+                if self._frames.empty():
+                    self._verifier.block(self._owner, self._id, self._epoch, self._round, block)
+                verdict = (await self._next()).verdict
+            except PrefixLostError:
+                await self._reopen()
+                continue
+            self._request.output_ids.extend(token.id for token in verdict.tokens)
+            return verdict
 
     async def close(self) -> None:
         """Frees the session."""
-        self._verifier.close(self._owner, self._id)
+        self._verifier.close(self._owner, self._id, self._epoch)
+
+    async def _reopen(self) -> None:
+        while True:
+            try:
+                await self.open()
+                return
+            except OverloadedError as error:
+                await asyncio.sleep(error.retry_delay or 0.1)
 
     async def _next(self) -> target_pb2.VerifyResponse:
         frame = await self._frames.get()

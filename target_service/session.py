@@ -128,6 +128,9 @@ class Session:
             if verdict.finish_reason:
                 if not step.stopped:
                     token.text += self.text.flush()
+                if self.text.stopped:
+                    # text held back until now may hold a stop string; it wins over the length
+                    verdict.finish_reason = verdict_pb2.FINISH_REASON_STOP
                 break
         emitted = len(verdict.tokens)
         verdict.accepted = min(result.accepted, emitted)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NoReturn
 
 import grpc.aio
 import structlog
 
 from draftproof.errors import (
+    DeadlineExceededError,
+    DrainingError,
     FingerprintMismatchError,
     MessageTooLargeError,
     OverloadedError,
@@ -25,6 +29,8 @@ from target_service.verifier import Verifier
 
 log = structlog.get_logger(__name__)
 
+_HANDSHAKE_SECONDS = 10.0
+_FLUSH_SECONDS = 1.0
 VerifyContext = grpc.aio.ServicerContext[target_pb2.VerifyRequest, target_pb2.VerifyResponse]
 
 
@@ -61,27 +67,41 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         self._metrics = metrics
         self._max_message_bytes = max_message_bytes
         self._outbox_limit = outbox_limit
+        self._ending = asyncio.Event()
+
+    def end_streams(self) -> None:
+        """Ends all streams once what was delivered is sent; for a drained server."""
+        self._ending.set()
 
     async def Verify(self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext) -> None:
         """Serves one draft until it half-closes, disconnects or breaks the protocol."""
-        hello = await self._handshake(request_iterator, context)
+        try:
+            async with asyncio.timeout(_HANDSHAKE_SECONDS):
+                hello = await self._handshake(request_iterator, context)
+        except TimeoutError:
+            raise DeadlineExceededError(f"no handshake within {_HANDSHAKE_SECONDS:g} s") from None
         drafter = hello.drafter
         log.info("draft connected", drafter=drafter, peer=context.peer())
         limit = min(self._max_message_bytes, hello.max_message_bytes or self._max_message_bytes)
         stream = _Stream(self._verifier, self._metrics, self._outbox_limit, limit)
-        reader = asyncio.create_task(stream.read(request_iterator))
-        writer = asyncio.create_task(stream.write(context))
-        watch = asyncio.create_task(stream.overflowed())
-        tasks = {reader, writer, watch}
+        loops = (stream.read(request_iterator), stream.write(context), stream.overflowed(), self._ended(stream))
+        tasks = {asyncio.create_task(loop) for loop in loops}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
+            self._verifier.close_owner(stream)
             for task in tasks:
                 task.cancel()
-            self._verifier.close_owner(stream)
+            await asyncio.gather(*tasks, return_exceptions=True)
             log.info("draft disconnected", drafter=drafter, peer=context.peer())
+
+    async def _ended(self, stream: _Stream) -> NoReturn:
+        await self._ending.wait()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stream.flushed(), _FLUSH_SECONDS)
+        raise DrainingError("the target is shutting down", retry_delay=1.0)
 
     async def _handshake(
         self, frames: AsyncIterator[target_pb2.VerifyRequest], context: VerifyContext
@@ -130,12 +150,17 @@ class _Stream:
         async for frame in frames:
             self._handle(frame)
 
-    async def write(self, context: VerifyContext) -> None:
+    async def write(self, context: VerifyContext) -> NoReturn:
         """Sends what was delivered, in order."""
         while True:
             await context.write(await self._outbox.get())
+            self._outbox.task_done()
 
-    async def overflowed(self) -> None:
+    async def flushed(self) -> None:
+        """Returns when all that was delivered is sent."""
+        await self._outbox.join()
+
+    async def overflowed(self) -> NoReturn:
         """Ends the stream of a draft that doesn't read.
 
         Raises:
@@ -150,7 +175,7 @@ class _Stream:
         except MessageTooLargeError as error:
             # one session's trace must not end the stream that others share
             frame = self._error(frame.session, frame.epoch, error)
-            asyncio.get_running_loop().call_soon(self._verifier.close, self, frame.session)
+            asyncio.get_running_loop().call_soon(self._verifier.close, self, frame.session, frame.epoch)
         try:
             self._outbox.put_nowait(frame)
         except asyncio.QueueFull:
@@ -164,7 +189,7 @@ class _Stream:
             elif kind == "open":
                 self._verifier.open(self, frame.session, frame.epoch, frame.open, self._deliver)
             elif kind == "close":
-                self._verifier.close(self, frame.session)
+                self._verifier.close(self, frame.session, frame.epoch)
             else:
                 raise ProtocolError(f"frame {kind} is not allowed here")
         except RequestError as error:

@@ -27,6 +27,7 @@ from draftproof.metrics import TargetMetrics
 from draftproof.sampling import rng
 from draftproof.sampling.draft_q import DraftQ, MalformedQError
 from draftproof.serving.model_thread import ModelThread
+from draftproof.serving.process import run_all
 from draftproof.serving.prompt import check_ids, room
 from draftproof.v1 import target_pb2
 from draftproof.verification.intake import Sent, admit
@@ -135,18 +136,24 @@ class Verifier:
                     return  # sent again before its verdict: the verdict is on its way
                 raise ProtocolError(f"round {number} came before the verdict of round {session.pending.number}")
             if session.state is not State.ACTIVE:
-                raise ProtocolError("a block came before the session was open")
+                raise ProtocolError(
+                    "a block came " + ("before the session was open", "after its end")[last is not None]
+                )
             session.pending = self._take_in(session, number, block)
         except RequestError as error:
             self._fail(session, error)
             return
         self._work.set()
 
-    def close(self, owner: object, session_id: int) -> None:
+    def close(self, owner: object, session_id: int, epoch: int) -> None:
         """Frees a session. Unknown ones are no error: closing and failing may cross."""
         session = self._sessions.get((owner, session_id))
-        if session is not None:
-            self._drop(session)
+        if session is None:
+            return
+        if epoch < session.epoch:
+            self._metrics.stale("epoch")
+            return
+        self._drop(session)
 
     def close_owner(self, owner: object) -> None:
         """Frees all sessions of a stream that is gone (P2)."""
@@ -165,17 +172,16 @@ class Verifier:
 
     async def run(self) -> None:
         """Runs passes while there is work; ends only by cancellation."""
-        housekeeping = asyncio.create_task(self._housekeeping())
-        try:
-            while True:
-                await self._work.wait()
-                rows = plan([s for s in self._admission.active if s.state is State.ACTIVE], self.config.passes)
-                if not rows:
-                    self._work.clear()
-                    continue
-                await self._run_pass(rows)
-        finally:
-            housekeeping.cancel()
+        await run_all([self._passes(), self._housekeeping()])
+
+    async def _passes(self) -> None:
+        while True:
+            await self._work.wait()
+            rows = plan([s for s in self._admission.active if s.state is State.ACTIVE], self.config.passes)
+            if not rows:
+                self._work.clear()
+                continue
+            await self._run_pass(rows)
 
     async def _run_pass(self, rows: Sequence[PlannedRow]) -> None:
         for row in rows:
@@ -185,9 +191,7 @@ class Verifier:
         try:
             outcome = await self._thread.run(self._compute, rows)
         except Exception:
-            bug = uuid.uuid4().hex[:12]
-            log.exception("forward pass failed", bug=bug, rows=len(rows))
-            outcome = InternalError(f"the forward pass failed; look for {bug} in the target's log")
+            outcome = _bug("the forward pass failed")
         finally:
             now = time.monotonic()
             for row in rows:
@@ -225,7 +229,11 @@ class Verifier:
                 self._metrics.numerics()
                 self._fail(session, NumericsError("the target's logits hold NaN or infinity"))
                 continue
-            self._deliver_verdict(session, result, outcome, started_ns)
+            try:
+                self._deliver_verdict(session, result, outcome, started_ns)
+            except Exception:
+                # one session's trouble is not its batch mates'
+                self._fail(session, _bug("a round could not be committed"))
 
     def _deliver_verdict(self, session: Session, result: RoundResult, outcome: PassOutcome, started_ns: int) -> None:
         pending = session.pending
@@ -384,6 +392,13 @@ class Verifier:
                 else:
                     limit = self.config.idle_timeout
                     self._fail(session, DeadlineExceededError(f"no round for {limit:g} s (idle_timeout)"))
+
+
+def _bug(what: str) -> InternalError:
+    """Logs the exception in hand under an id; the error names it and nothing else."""
+    bug = uuid.uuid4().hex[:12]
+    log.exception(what, bug=bug)
+    return InternalError(f"{what}; look for {bug} in the target's log")
 
 
 @dataclass(frozen=True, slots=True)
