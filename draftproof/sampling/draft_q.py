@@ -178,7 +178,7 @@ def sparsify(q_probs: Tensor) -> list[Sparse]:
 
 
 def dense(q_probs: Tensor) -> list[Dense]:
-    """All masses of each row [N, V], as float32."""
+    """All masses of each row [N, V], as float32; views of q_probs where it is float32 on the CPU."""
     return [Dense(row) for row in q_probs.to(torch.float32).cpu().numpy()]
 
 

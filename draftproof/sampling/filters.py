@@ -57,7 +57,9 @@ def filtered(x: Tensor, params: Sequence[SamplingParams], full: Tensor | None) -
         # Done: the last candidate lies beyond the prefix and its ties, or has no mass, like all that come after it.
         # (Negated, so that NaN is done too.)
         done = (~(values[:, -1:] >= last) | (masses[:, -1:] == 0))[:, 0] | (width == vocab_size)
-        kept, ids = kept[done], _lower_ids_first(values[done], ids[done], kept[done])
+        kept, ids = kept[done], ids[done]
+        if width < vocab_size:
+            ids = _lower_ids_first(values[done], ids, kept)
         out[trying[done, None], ids] = _prefix(z[done], kept).softmax(dim=-1)
         ended[trying[done]] = True
         if full is not None:
@@ -119,8 +121,7 @@ def _lower_ids_first(values: Tensor, ids: Tensor, length: Tensor) -> Tensor:
         int64 [N, W].
     """
     after = values.gather(-1, length.clamp(max=values.shape[-1] - 1))
-    cut = (values.gather(-1, length - 1) == after) & (length < values.shape[-1])
-    tied = cut[:, 0].nonzero()[:, 0]
+    tied = (values.gather(-1, length - 1) == after)[:, 0].nonzero()[:, 0]
     if len(tied):
         ascending, order = ids[tied].sort(dim=-1)
         by_value = values[tied].gather(-1, order).sort(dim=-1, descending=True, stable=True).indices
