@@ -136,9 +136,8 @@ class Verifier:
                     return  # sent again before its verdict: the verdict is on its way
                 raise ProtocolError(f"round {number} came before the verdict of round {session.pending.number}")
             if session.state is not State.ACTIVE:
-                raise ProtocolError(
-                    "a block came " + ("before the session was open", "after its end")[last is not None]
-                )
+                when = "before the session was open" if last is None else "after the session ended"
+                raise ProtocolError(f"a block came {when}")
             session.pending = self._take_in(session, number, block)
         except RequestError as error:
             self._fail(session, error)
