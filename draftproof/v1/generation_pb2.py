@@ -27,7 +27,7 @@ from draftproof.v1 import sampling_pb2 as draftproof_dot_v1_dot_sampling__pb2
 from draftproof.v1 import verdict_pb2 as draftproof_dot_v1_dot_verdict__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64raftproof/v1/generation.proto\x12\rdraftproof.v1\x1a\x1f\x64raftproof/v1/fingerprint.proto\x1a\x1c\x64raftproof/v1/sampling.proto\x1a\x1b\x64raftproof/v1/verdict.proto\"\xac\x02\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12,\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.TokenIdsH\x00\x12#\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x13.draftproof.v1.ChatH\x00\x12/\n\x08sampling\x18\x04 \x01(\x0b\x32\x1d.draftproof.v1.SamplingParams\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x14\n\x0csample_index\x18\x06 \x01(\r\x12*\n\x05trace\x18\x07 \x01(\x0b\x32\x1b.draftproof.v1.TraceOptions\x12%\n\x06resume\x18\x08 \x01(\x0b\x32\x15.draftproof.v1.ResumeB\x08\n\x06prompt\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"4\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.draftproof.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x1d\n\x0cTraceOptions\x12\r\n\x05top_n\x18\x01 \x01(\r\"1\n\x06Resume\x12\x13\n\x0brequest_key\x18\x01 \x01(\x0c\x12\x12\n\noutput_ids\x18\x02 \x03(\r\"\xc8\x01\n\x10GenerateResponse\x12)\n\x07started\x18\x01 \x01(\x0b\x32\x16.draftproof.v1.StartedH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.draftproof.v1.ChunkH\x00\x12+\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x17.draftproof.v1.FinishedH\x00\x12,\n\x0bhanded_back\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.ResumeH\x00\x42\x07\n\x05\x65vent\"\x81\x01\n\x07Started\x12\x12\n\nprompt_ids\x18\x01 \x03(\r\x12\x13\n\x0brequest_key\x18\x02 \x01(\x0c\x12\r\n\x05gamma\x18\x03 \x01(\r\x12\x14\n\x0ctarget_model\x18\x04 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x05 \x01(\t\x12\x17\n\x0fweights_version\x18\x06 \x01(\x04\"Q\n\x05\x43hunk\x12$\n\x06tokens\x18\x01 \x03(\x0b\x32\x14.draftproof.v1.Token\x12\x10\n\x08\x65xamined\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\"\xb4\x01\n\x08\x46inished\x12\x32\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1b.draftproof.v1.FinishReason\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.draftproof.v1.Usage\x12.\n\x05stats\x18\x03 \x01(\x0b\x32\x1f.draftproof.v1.SpeculationStats\x12\x10\n\x08lossless\x18\x04 \x01(\x08\x12\r\n\x05notes\x18\x05 \x03(\t\"\x16\n\x14GetServerInfoRequest\"\xc1\x02\n\x15GetServerInfoResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12*\n\x06target\x18\x03 \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12)\n\x05\x64raft\x18\x04 \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12\x0f\n\x07\x64rafter\x18\x05 \x01(\t\x12\x13\n\x0bmax_context\x18\x06 \x01(\r\x12\r\n\x05slots\x18\x07 \x01(\r\x12\x11\n\tmax_gamma\x18\x08 \x01(\r\x12\x15\n\rdefault_gamma\x18\t \x01(\r\x12\x19\n\x11max_message_bytes\x18\n \x01(\r\x12\x10\n\x08sessions\x18\x0b \x01(\r\x12\x15\n\rchat_template\x18\x0c \x01(\x08\x12\x0f\n\x07targets\x18\r \x03(\t2\xbe\x01\n\x11GenerationService\x12M\n\x08Generate\x12\x1e.draftproof.v1.GenerateRequest\x1a\x1f.draftproof.v1.GenerateResponse0\x01\x12Z\n\rGetServerInfo\x12#.draftproof.v1.GetServerInfoRequest\x1a$.draftproof.v1.GetServerInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64raftproof/v1/generation.proto\x12\rdraftproof.v1\x1a\x1f\x64raftproof/v1/fingerprint.proto\x1a\x1c\x64raftproof/v1/sampling.proto\x1a\x1b\x64raftproof/v1/verdict.proto\"\xbe\x02\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12,\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.TokenIdsH\x00\x12#\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x13.draftproof.v1.ChatH\x00\x12/\n\x08sampling\x18\x04 \x01(\x0b\x32\x1d.draftproof.v1.SamplingParams\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x14\n\x0csample_index\x18\x06 \x01(\r\x12*\n\x05trace\x18\x07 \x01(\x0b\x32\x1b.draftproof.v1.TraceOptions\x12%\n\x06resume\x18\x08 \x01(\x0b\x32\x15.draftproof.v1.Resume\x12\x10\n\x08priority\x18\t \x01(\x05\x42\x08\n\x06prompt\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"4\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.draftproof.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x1d\n\x0cTraceOptions\x12\r\n\x05top_n\x18\x01 \x01(\r\"1\n\x06Resume\x12\x13\n\x0brequest_key\x18\x01 \x01(\x0c\x12\x12\n\noutput_ids\x18\x02 \x03(\r\"\xc8\x01\n\x10GenerateResponse\x12)\n\x07started\x18\x01 \x01(\x0b\x32\x16.draftproof.v1.StartedH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.draftproof.v1.ChunkH\x00\x12+\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x17.draftproof.v1.FinishedH\x00\x12,\n\x0bhanded_back\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.ResumeH\x00\x42\x07\n\x05\x65vent\"\x81\x01\n\x07Started\x12\x12\n\nprompt_ids\x18\x01 \x03(\r\x12\x13\n\x0brequest_key\x18\x02 \x01(\x0c\x12\r\n\x05gamma\x18\x03 \x01(\r\x12\x14\n\x0ctarget_model\x18\x04 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x05 \x01(\t\x12\x17\n\x0fweights_version\x18\x06 \x01(\x04\"Q\n\x05\x43hunk\x12$\n\x06tokens\x18\x01 \x03(\x0b\x32\x14.draftproof.v1.Token\x12\x10\n\x08\x65xamined\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\"\xb4\x01\n\x08\x46inished\x12\x32\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1b.draftproof.v1.FinishReason\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.draftproof.v1.Usage\x12.\n\x05stats\x18\x03 \x01(\x0b\x32\x1f.draftproof.v1.SpeculationStats\x12\x10\n\x08lossless\x18\x04 \x01(\x08\x12\r\n\x05notes\x18\x05 \x03(\t\"\x16\n\x14GetServerInfoRequest\"\xdf\x02\n\x15GetServerInfoResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12*\n\x06target\x18\x03 \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12)\n\x05\x64raft\x18\x04 \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12\x0f\n\x07\x64rafter\x18\x05 \x01(\t\x12\x13\n\x0bmax_context\x18\x06 \x01(\r\x12\r\n\x05slots\x18\x07 \x01(\r\x12\x11\n\tmax_gamma\x18\x08 \x01(\r\x12\x15\n\rdefault_gamma\x18\t \x01(\r\x12\x19\n\x11max_message_bytes\x18\n \x01(\r\x12\x10\n\x08sessions\x18\x0b \x01(\r\x12\x15\n\rchat_template\x18\x0c \x01(\x08\x12\x0f\n\x07targets\x18\r \x03(\t\x12\x0f\n\x07waiting\x18\x0e \x01(\r\x12\x0b\n\x03pid\x18\x0f \x01(\r2\xbe\x01\n\x11GenerationService\x12M\n\x08Generate\x12\x1e.draftproof.v1.GenerateRequest\x1a\x1f.draftproof.v1.GenerateResponse0\x01\x12Z\n\rGetServerInfo\x12#.draftproof.v1.GetServerInfoRequest\x1a$.draftproof.v1.GetServerInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,29 +35,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'draftproof.v1.generation_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GENERATEREQUEST']._serialized_start=142
-  _globals['_GENERATEREQUEST']._serialized_end=442
-  _globals['_TOKENIDS']._serialized_start=444
-  _globals['_TOKENIDS']._serialized_end=467
-  _globals['_CHAT']._serialized_start=469
-  _globals['_CHAT']._serialized_end=521
-  _globals['_CHATMESSAGE']._serialized_start=523
-  _globals['_CHATMESSAGE']._serialized_end=567
-  _globals['_TRACEOPTIONS']._serialized_start=569
-  _globals['_TRACEOPTIONS']._serialized_end=598
-  _globals['_RESUME']._serialized_start=600
-  _globals['_RESUME']._serialized_end=649
-  _globals['_GENERATERESPONSE']._serialized_start=652
-  _globals['_GENERATERESPONSE']._serialized_end=852
-  _globals['_STARTED']._serialized_start=855
-  _globals['_STARTED']._serialized_end=984
-  _globals['_CHUNK']._serialized_start=986
-  _globals['_CHUNK']._serialized_end=1067
-  _globals['_FINISHED']._serialized_start=1070
-  _globals['_FINISHED']._serialized_end=1250
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=1252
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=1274
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=1277
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=1598
-  _globals['_GENERATIONSERVICE']._serialized_start=1601
-  _globals['_GENERATIONSERVICE']._serialized_end=1791
+  _globals['_GENERATEREQUEST']._serialized_end=460
+  _globals['_TOKENIDS']._serialized_start=462
+  _globals['_TOKENIDS']._serialized_end=485
+  _globals['_CHAT']._serialized_start=487
+  _globals['_CHAT']._serialized_end=539
+  _globals['_CHATMESSAGE']._serialized_start=541
+  _globals['_CHATMESSAGE']._serialized_end=585
+  _globals['_TRACEOPTIONS']._serialized_start=587
+  _globals['_TRACEOPTIONS']._serialized_end=616
+  _globals['_RESUME']._serialized_start=618
+  _globals['_RESUME']._serialized_end=667
+  _globals['_GENERATERESPONSE']._serialized_start=670
+  _globals['_GENERATERESPONSE']._serialized_end=870
+  _globals['_STARTED']._serialized_start=873
+  _globals['_STARTED']._serialized_end=1002
+  _globals['_CHUNK']._serialized_start=1004
+  _globals['_CHUNK']._serialized_end=1085
+  _globals['_FINISHED']._serialized_start=1088
+  _globals['_FINISHED']._serialized_end=1268
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=1270
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=1292
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=1295
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=1646
+  _globals['_GENERATIONSERVICE']._serialized_start=1649
+  _globals['_GENERATIONSERVICE']._serialized_end=1839
 # @@protoc_insertion_point(module_scope)

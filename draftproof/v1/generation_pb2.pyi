@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("text", "token_ids", "chat", "sampling", "request_id", "sample_index", "trace", "resume")
+    __slots__ = ("text", "token_ids", "chat", "sampling", "request_id", "sample_index", "trace", "resume", "priority")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class GenerateRequest(_message.Message):
     SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: TokenIds
     chat: Chat
@@ -27,7 +28,8 @@ class GenerateRequest(_message.Message):
     sample_index: int
     trace: TraceOptions
     resume: Resume
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., request_id: _Optional[str] = ..., sample_index: _Optional[int] = ..., trace: _Optional[_Union[TraceOptions, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
+    priority: int
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., request_id: _Optional[str] = ..., sample_index: _Optional[int] = ..., trace: _Optional[_Union[TraceOptions, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -120,7 +122,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("role", "version", "target", "draft", "drafter", "max_context", "slots", "max_gamma", "default_gamma", "max_message_bytes", "sessions", "chat_template", "targets")
+    __slots__ = ("role", "version", "target", "draft", "drafter", "max_context", "slots", "max_gamma", "default_gamma", "max_message_bytes", "sessions", "chat_template", "targets", "waiting", "pid")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +136,8 @@ class GetServerInfoResponse(_message.Message):
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
     role: str
     version: str
     target: _fingerprint_pb2.Fingerprint
@@ -147,4 +151,6 @@ class GetServerInfoResponse(_message.Message):
     sessions: int
     chat_template: bool
     targets: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, role: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., draft: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., drafter: _Optional[str] = ..., max_context: _Optional[int] = ..., slots: _Optional[int] = ..., max_gamma: _Optional[int] = ..., default_gamma: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., chat_template: _Optional[bool] = ..., targets: _Optional[_Iterable[str]] = ...) -> None: ...
+    waiting: int
+    pid: int
+    def __init__(self, role: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., draft: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., drafter: _Optional[str] = ..., max_context: _Optional[int] = ..., slots: _Optional[int] = ..., max_gamma: _Optional[int] = ..., default_gamma: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., chat_template: _Optional[bool] = ..., targets: _Optional[_Iterable[str]] = ..., waiting: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...

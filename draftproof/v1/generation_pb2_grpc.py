@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class GenerationServiceStub:
-    """Served by draft servers (speculative) and target servers (target-only) alike.
+    """Served by the orchestrator, by draft servers (speculative) and by target servers (target-only) alike.
     """
 
     def __init__(self, channel):
@@ -48,7 +48,7 @@ class GenerationServiceStub:
 
 
 class GenerationServiceServicer:
-    """Served by draft servers (speculative) and target servers (target-only) alike.
+    """Served by the orchestrator, by draft servers (speculative) and by target servers (target-only) alike.
     """
 
     def Generate(self, request, context):
@@ -87,7 +87,7 @@ def add_GenerationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GenerationService:
-    """Served by draft servers (speculative) and target servers (target-only) alike.
+    """Served by the orchestrator, by draft servers (speculative) and by target servers (target-only) alike.
     """
 
     @staticmethod
