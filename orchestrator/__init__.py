@@ -1,0 +1,1 @@
+"""The orchestrator: places workers on a Ray cluster, routes requests, and carries them over failures."""

@@ -1,0 +1,119 @@
+"""The orchestrator process: fleet, supervisor, front door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from draftproof.metrics import OrchestratorMetrics
+from draftproof.rpc.channel import aio_channel
+from draftproof.rpc.server import RunningServer, Service
+from draftproof.serving import process
+from draftproof.serving.options import ListenConfig
+from draftproof.v1 import generation_pb2_grpc, orchestrator_pb2_grpc
+from orchestrator.admission import Admission
+from orchestrator.front_door import FrontDoor, Steering
+from orchestrator.http import serve_http
+from orchestrator.probe import ProbeConfig
+from orchestrator.relay import RelayConfig
+from orchestrator.routing import Router
+from orchestrator.supervisor import Dial, Placement, Supervisor, SupervisorConfig
+from orchestrator.workers import Fleet, Role
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrchestratorConfig:
+    """Settings of an orchestrator process.
+
+    Attributes:
+        queue_limit: most requests that wait for admission.
+        queue_share: requests admitted per target slot; above 1, targets keep a short queue of their own.
+        workers: how to dial them (TLS, token, limits); their addresses come from placement.
+    """
+
+    supervisor: SupervisorConfig
+    listen: ListenConfig = field(default_factory=ListenConfig)
+    relay: RelayConfig = field(default_factory=RelayConfig)
+    probes: ProbeConfig = field(default_factory=ProbeConfig)
+    queue_limit: int = 256
+    queue_share: float = 1.5
+
+
+class OrchestratorApp:
+    """Serves GenerationService and OrchestratorService over a fleet of workers."""
+
+    def __init__(self, config: OrchestratorConfig, placement: Placement | None, dial: Dial | None = None) -> None:
+        self._config = config
+        self._registry = CollectorRegistry()
+        self.fleet = Fleet()
+        metrics = OrchestratorMetrics(self._registry)
+        self._admission = Admission(self._capacity, config.queue_limit)
+        metrics.follow(self._admission, self.fleet)
+        limits = config.listen.limits
+        self._door = FrontDoor(
+            self.fleet, Router(), self._admission, config.relay, metrics, limits.max_message_bytes
+        )
+        self._steering = Steering(self._door, self.fleet, self._admission, metrics)
+        self._supervisor = Supervisor(
+            self.fleet,
+            placement,
+            dial or (lambda address: aio_channel(address, limits=limits)),
+            config.supervisor,
+            config.probes,
+        )
+        self._http: web.AppRunner | None = None
+        self.metrics_port: int | None = None
+        self.server: RunningServer | None = None
+
+    async def start(self) -> None:
+        """Listens; healthy once a target is ready."""
+        listen = self._config.listen
+        if listen.metrics_port is not None:
+            self._http, self.metrics_port = await serve_http(
+                self._registry, self.fleet, listen.host, listen.metrics_port
+            )
+            log.info("metrics", port=self.metrics_port)
+        self.server = await process.listen(
+            [
+                Service(
+                    "draftproof.v1.GenerationService",
+                    generation_pb2_grpc.add_GenerationServiceServicer_to_server,
+                    self._door,
+                ),
+                Service(
+                    "draftproof.v1.OrchestratorService",
+                    orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server,
+                    self._steering,
+                ),
+            ],
+            listen,
+        )
+        log.info("serving", address=str(self.server.address))
+
+    async def run(self) -> None:
+        """Runs the supervisor and keeps health in step with the fleet."""
+        await process.run_all([self._supervisor.run(), self._follow()])
+
+    async def drain(self) -> None:
+        """NOT_SERVING, no new requests, the grace period for running ones."""
+        assert self.server is not None
+        self.server.start_draining()
+        await self._door.drain(self._config.listen.grace)
+        await self.server.stop(1.0)
+        if self._http is not None:
+            await self._http.cleanup()
+
+    async def _follow(self) -> None:
+        assert self.server is not None
+        while True:
+            self.server.set_serving(bool(self.fleet.ready(Role.TARGET)))
+            self._admission.wake()
+            await self.fleet.changed()
+
+    def _capacity(self) -> int:
+        return int(self._config.queue_share * sum(t.slots for t in self.fleet.ready(Role.TARGET)))

@@ -1,0 +1,255 @@
+"""What clients see of a cluster: GenerationService and OrchestratorService at one address."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+
+import grpc.aio
+from google.protobuf.duration_pb2 import Duration
+
+from draftproof.errors import (
+    DrainingError,
+    InvalidArgumentError,
+    PeerUnavailableError,
+    RequestCancelledError,
+    RequestError,
+)
+from draftproof.metrics import OrchestratorMetrics
+from draftproof.serving import prompt
+from draftproof.v1 import generation_pb2, generation_pb2_grpc, orchestrator_pb2, orchestrator_pb2_grpc
+from draftproof.version import VERSION
+from draftproof.wire import params as wire_params
+from orchestrator.admission import Admission
+from orchestrator.relay import Relay, RelayConfig
+from orchestrator.routing import Router
+from orchestrator.workers import Fleet, Role
+
+MAX_PRIORITY = 100
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums since the start."""
+
+    finished: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    committed: int = 0
+    rounds: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+
+
+class Requests:
+    """Running and waiting requests by name, so that they can be cancelled."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[str, set[asyncio.Timeout]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._count = 0
+
+    @contextmanager
+    def named(self, name: str, scope: asyncio.Timeout) -> Iterator[None]:
+        """Registers a request while it runs."""
+        scopes = self._scopes.setdefault(name, set())
+        scopes.add(scope)
+        self._count += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            scopes.discard(scope)
+            if not scopes:
+                self._scopes.pop(name, None)
+            self._count -= 1
+            if not self._count:
+                self._idle.set()
+
+    def cancel(self, name: str) -> int:
+        """Ends all requests of a name; returns how many."""
+        scopes = self._scopes.get(name, set())
+        for scope in scopes:
+            scope.reschedule(asyncio.get_running_loop().time())
+        return len(scopes)
+
+    def cancel_all(self) -> None:
+        """Ends all requests."""
+        for name in list(self._scopes):
+            self.cancel(name)
+
+    async def idle(self) -> None:
+        """Returns when none is left."""
+        await self._idle.wait()
+
+
+class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
+    """GenerationService over the fleet."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        router: Router,
+        admission: Admission,
+        config: RelayConfig,
+        metrics: OrchestratorMetrics,
+        max_message_bytes: int,
+    ) -> None:
+        self.totals = Totals()
+        self.requests = Requests()
+        self._fleet = fleet
+        self._router = router
+        self._admission = admission
+        self._config = config
+        self._metrics = metrics
+        self._max_message_bytes = max_message_bytes
+        self._draining = False
+
+    async def drain(self, grace: float) -> None:
+        """Refuses new requests and waits for running ones; those left after `grace` seconds end as DRAINING."""
+        self._draining = True
+        try:
+            await asyncio.wait_for(self.requests.idle(), grace)
+        except TimeoutError:
+            self.requests.cancel_all()
+            await self.requests.idle()
+
+    async def Generate(
+        self,
+        request: generation_pb2.GenerateRequest,
+        context: grpc.aio.ServicerContext[generation_pb2.GenerateRequest, generation_pb2.GenerateResponse],
+    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+        """Streams one continuation, carried over failures."""
+        if self._draining:
+            raise DrainingError("the orchestrator is shutting down", retry_delay=0.5)
+        self._check(request)
+        remaining = context.time_remaining()
+        deadline = None if remaining is None else time.monotonic() + remaining
+        begun = time.monotonic()
+        outcome = "CANCELLED"
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                with self.requests.named(request.request_id, scope):
+                    async with self._admission.enter(request.priority, remaining):
+                        relay = Relay(request, self._fleet, self._router, self._config, self._metrics, deadline)
+                        timer = self._metrics.request(begun)
+                        async with aclosing(relay.events()) as events:
+                            async for event in events:
+                                timer.event(event)
+                                if event.WhichOneof("event") == "finished":
+                                    self._count(event.finished)
+                                yield event
+            outcome = "OK"
+        except TimeoutError:
+            if self._draining:
+                outcome = "DRAINING"
+                raise DrainingError("the orchestrator is shutting down; go on from the prefix", retry_delay=0.5) from None
+            raise RequestCancelledError("the request was cancelled by name") from None
+        except RequestError as error:
+            outcome = error.reason
+            self.totals.failed[error.reason] += 1
+            raise
+        finally:
+            self._metrics.ended(outcome, time.monotonic() - begun)
+
+    async def GetServerInfo(
+        self,
+        request: generation_pb2.GetServerInfoRequest,
+        context: grpc.aio.ServicerContext[generation_pb2.GetServerInfoRequest, generation_pb2.GetServerInfoResponse],
+    ) -> generation_pb2.GetServerInfoResponse:
+        """Describes the cluster as one server."""
+        targets, drafts = self._fleet.ready(Role.TARGET), self._fleet.ready(Role.DRAFT)
+        if not targets:
+            raise PeerUnavailableError("no target is ready", retry_delay=1.0)
+        target, draft = targets[0], drafts[0] if drafts else None
+        return generation_pb2.GetServerInfoResponse(
+            role="orchestrator",
+            version=VERSION,
+            target=target.fingerprint,
+            draft=draft.fingerprint if draft else None,
+            drafter=draft.fingerprint.model if draft else "",
+            max_context=min(t.max_context for t in targets),
+            slots=sum(t.slots for t in targets),
+            max_gamma=min(t.max_gamma for t in targets),
+            default_gamma=draft.default_gamma if draft else 0,
+            max_message_bytes=self._max_message_bytes,
+            sessions=self._admission.running,
+            waiting=self._admission.waiting,
+            chat_template=target.chat_template,
+            targets=[t.address for t in targets],
+            pid=os.getpid(),
+        )
+
+    def _check(self, request: generation_pb2.GenerateRequest) -> None:
+        """Refuses what no worker would take, before it queues."""
+        prompt.check_request(request)
+        wire_params.from_proto(request.sampling)
+        if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
+            raise InvalidArgumentError.of("priority", f"in [-{MAX_PRIORITY}, {MAX_PRIORITY}]", request.priority)
+        if request.WhichOneof("prompt") is None:
+            raise InvalidArgumentError.of("prompt", "one of text, token_ids or chat", None)
+
+    def _count(self, finished: generation_pb2.Finished) -> None:
+        totals, stats = self.totals, finished.stats
+        totals.finished += 1
+        totals.drafted += stats.drafted
+        totals.accepted += stats.accepted
+        totals.rounds += stats.rounds
+        totals.committed += finished.usage.completion_tokens
+
+
+class Steering(orchestrator_pb2_grpc.OrchestratorServiceServicer):
+    """OrchestratorService."""
+
+    def __init__(self, door: FrontDoor, fleet: Fleet, admission: Admission, metrics: OrchestratorMetrics) -> None:
+        self._door = door
+        self._fleet = fleet
+        self._admission = admission
+        self._metrics = metrics
+        self._started = time.monotonic()
+
+    async def Cancel(
+        self,
+        request: orchestrator_pb2.CancelRequest,
+        context: grpc.aio.ServicerContext[orchestrator_pb2.CancelRequest, orchestrator_pb2.CancelResponse],
+    ) -> orchestrator_pb2.CancelResponse:
+        """Cancels requests by name."""
+        if not request.request_id:
+            raise InvalidArgumentError.of("request_id", "the name of a request", request.request_id)
+        return orchestrator_pb2.CancelResponse(cancelled=self._door.requests.cancel(request.request_id))
+
+    async def ListWorkers(
+        self,
+        request: orchestrator_pb2.ListWorkersRequest,
+        context: grpc.aio.ServicerContext[orchestrator_pb2.ListWorkersRequest, orchestrator_pb2.ListWorkersResponse],
+    ) -> orchestrator_pb2.ListWorkersResponse:
+        """Lists the fleet."""
+        return orchestrator_pb2.ListWorkersResponse(workers=[worker.describe() for worker in self._fleet])
+
+    async def Stats(
+        self,
+        request: orchestrator_pb2.StatsRequest,
+        context: grpc.aio.ServicerContext[orchestrator_pb2.StatsRequest, orchestrator_pb2.StatsResponse],
+    ) -> orchestrator_pb2.StatsResponse:
+        """Adds up."""
+        totals = self._door.totals
+        uptime = Duration()
+        uptime.FromMilliseconds(int(1000 * (time.monotonic() - self._started)))
+        return orchestrator_pb2.StatsResponse(
+            running=self._admission.running,
+            waiting=self._admission.waiting,
+            finished=totals.finished,
+            failed=totals.failed,
+            fallbacks=self._metrics.fallbacks,
+            drafted=totals.drafted,
+            accepted=totals.accepted,
+            committed=totals.committed,
+            rounds=totals.rounds,
+            uptime=uptime,
+        )

@@ -1,0 +1,131 @@
+"""What the orchestrator knows of each worker, and how many requests it has sent it."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+from draftproof.v1 import fingerprint_pb2, orchestrator_pb2
+
+
+class Role(enum.Enum):
+    """What a worker does."""
+
+    DRAFT = "draft"
+    TARGET = "target"
+
+
+class State(enum.Enum):
+    """Where a worker stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    SUSPECT = "suspect"
+    DRAINING = "draining"
+
+
+_ROLES = {
+    Role.DRAFT: orchestrator_pb2.WORKER_ROLE_DRAFT,
+    Role.TARGET: orchestrator_pb2.WORKER_ROLE_TARGET,
+}
+_STATES = {
+    State.STARTING: orchestrator_pb2.WORKER_STATE_STARTING,
+    State.READY: orchestrator_pb2.WORKER_STATE_READY,
+    State.SUSPECT: orchestrator_pb2.WORKER_STATE_SUSPECT,
+    State.DRAINING: orchestrator_pb2.WORKER_STATE_DRAINING,
+}
+
+
+@dataclass(eq=False, slots=True)
+class Worker:
+    """One draft or target server.
+
+    Attributes:
+        name: unique in the cluster.
+        outstanding: requests of this orchestrator on it now.
+        waiting: sessions in its own queue, as it last said.
+        problem: the last one, for people.
+    """
+
+    name: str
+    role: Role
+    state: State = State.STARTING
+    address: str = ""
+    node: str = ""
+    channel: grpc.aio.Channel | None = None
+    fingerprint: fingerprint_pb2.Fingerprint = field(default_factory=fingerprint_pb2.Fingerprint)
+    slots: int = 1
+    max_context: int = 0
+    max_gamma: int = 0
+    default_gamma: int = 0
+    chat_template: bool = False
+    outstanding: int = 0
+    waiting: int = 0
+    restarts: int = 0
+    metrics_address: str = ""
+    pid: int = 0
+    problem: str = ""
+
+    @property
+    def load(self) -> float:
+        """Outstanding work per slot."""
+        return (self.outstanding + self.waiting) / max(1, self.slots)
+
+    def describe(self) -> orchestrator_pb2.Worker:
+        """The wire form."""
+        return orchestrator_pb2.Worker(
+            name=self.name,
+            role=_ROLES[self.role],
+            state=_STATES[self.state],
+            address=self.address,
+            node=self.node,
+            sessions=self.outstanding,
+            slots=self.slots,
+            waiting=self.waiting,
+            fingerprint=self.fingerprint,
+            restarts=self.restarts,
+            metrics_address=self.metrics_address,
+            pid=self.pid,
+            problem=self.problem,
+        )
+
+
+class Fleet:
+    """All workers by name."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, Worker] = {}
+        self._change = asyncio.Event()
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(sorted(self._workers.values(), key=lambda w: (w.role.value, w.name)))
+
+    def get(self, name: str) -> Worker | None:
+        """The worker of that name."""
+        return self._workers.get(name)
+
+    def add(self, worker: Worker) -> None:
+        """Adds or replaces a worker."""
+        self._workers[worker.name] = worker
+
+    def remove(self, worker: Worker) -> None:
+        """Forgets a worker; a successor of the same name stays."""
+        if self._workers.get(worker.name) is worker:
+            del self._workers[worker.name]
+
+    def notify(self) -> None:
+        """Wakes those who wait for a change: a worker came, went, or changed its state."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Returns at the next change."""
+        await self._change.wait()
+
+    def ready(self, role: Role) -> list[Worker]:
+        """Workers that take requests."""
+        return [w for w in self if w.role is role and w.state is State.READY]
