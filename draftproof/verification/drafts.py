@@ -73,43 +73,47 @@ class Drafts:
         at[self.rows] = self.masses.gather(1, tokens[self.rows][:, None])[:, 0].double() * self.scales
         return at
 
+    def select(self, rows: Tensor, total: int) -> Drafts:
+        """The q of chosen rows, renumbered in the order chosen.
+
+        Args:
+            rows: int64[B], ascending, in [0, total).
+            total: N.
+        """
+        kept = torch.isin(self.rows, rows)
+        return Drafts(
+            sparse=self.sparse.select(rows, total),
+            rows=torch.searchsorted(rows, self.rows[kept]),
+            masses=self.masses[kept],
+            scales=self.scales[kept],
+        )
+
     def expected_acceptance(self, p: Tensor, rows: Tensor) -> Tensor:
         """sum_x min(p, q) of chosen rows, not divided by the total of p.
 
         Args:
             p: float[N, V].
-            rows: int64[R].
+            rows: int64[R], ascending.
 
         Returns:
             float64[R].
         """
-        overlap = expected_acceptance(p, self.sparse)
-        for chunk in self._dense_among(rows):
-            overlap[self.rows[chunk]] = expected_acceptance(p[self.rows[chunk]], self._scaled(chunk))
-        return overlap[rows]
+        chosen = self.select(rows, len(p))
+        sparse = SparseQ(rows[chosen.sparse.rows], chosen.sparse.ids, chosen.sparse.masses)
+        overlap = expected_acceptance(p, sparse)[rows]
+        for part in torch.arange(len(chosen.rows), device=p.device).split(chunk_rows(p.shape[1])):
+            owners = chosen.rows[part]
+            overlap[owners] = expected_acceptance(p[rows[owners]], chosen._scaled(part))
+        return overlap
 
-    def residual(self, p: Tensor, rows: Tensor) -> Tensor:
-        """(p - q)+ of chosen rows, p where nothing was proposed.
-
-        Args:
-            p: float[N, V].
-            rows: int64[B], ascending.
-
-        Returns:
-            float64[B, V].
-        """
-        weights = residual(p[rows], self.sparse.select(rows, len(p)))
-        for chunk in self._dense_among(rows):
-            owners = self.rows[chunk]
-            weights[torch.searchsorted(rows, owners)] = residual(p[owners], self._scaled(chunk))
+    def residual(self, p: Tensor) -> Tensor:
+        """(p - q)+ of every row, p where nothing was proposed: float[N, V] -> float64[N, V]."""
+        weights = residual(p, self.sparse)
+        weights[self.rows] = residual(p[self.rows], self._scaled(slice(None)))
         return weights
 
-    def _dense_among(self, rows: Tensor) -> list[Tensor]:
-        wanted = torch.isin(self.rows, rows).nonzero()[:, 0]
-        return list(wanted.split(chunk_rows(self.masses.shape[1])))
-
-    def _scaled(self, chunk: Tensor) -> Tensor:
-        return self.masses[chunk].double() * self.scales[chunk, None]
+    def _scaled(self, part: Tensor | slice) -> Tensor:
+        return self.masses[part].double() * self.scales[part, None]
 
 
 def chunk_rows(vocab_size: int) -> int:

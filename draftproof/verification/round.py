@@ -158,13 +158,13 @@ def _accepted(p_x: Tensor, q_x: Tensor, u: Tensor, rounds: Sequence[RoundInput],
 
 def _next_tokens(p: Tensor, finite: Tensor, drafts: Drafts, rows: Tensor, u: Tensor) -> list[int]:
     """Draws from the residual, the bonus or the plain target distribution of each round's row."""
+    chosen = drafts.select(rows, len(p))
     drawn: list[int] = []
-    step = chunk_rows(p.shape[1])
-    for part, u_part in zip(rows.split(step), u.split(step), strict=True):
-        weights = drafts.residual(p, part)
+    for part in torch.arange(len(rows), device=p.device).split(chunk_rows(p.shape[1])):
+        weights = chosen.select(part, len(rows)).residual(p[rows[part]])
         # Rows without numbers still have to pass through; what is drawn there is never used.
-        weights[~finite[part]] = 1.0
-        drawn += inverse_cdf(weights, u_part).tolist()
+        weights[~finite[rows[part]]] = 1.0
+        drawn += inverse_cdf(weights, u[part]).tolist()
     return drawn
 
 
