@@ -62,7 +62,11 @@ def measure(draft: Path, rounds: int, tokens: int) -> dict[str, list[float]]:
         with Client(front) as client:
             client.generate("Warm up.", max_tokens=16)
             for index in range(rounds):
-                for name, temperature, gamma in (("greedy, gamma 4", 0.0, 4), ("T=1, gamma 4", 1.0, 4), ("T=1, gamma 0", 1.0, 0)):
+                for name, temperature, gamma in (
+                    ("greedy, gamma 4", 0.0, 4),
+                    ("T=1, gamma 4", 1.0, 4),
+                    ("T=1, gamma 0", 1.0, 0),
+                ):
                     before, begin = _compute(), time.perf_counter()
                     client.generate(
                         PROMPTS[index % len(PROMPTS)],

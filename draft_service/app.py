@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -12,19 +13,20 @@ from draft_service.drafters.model import ModelDrafter, encoder
 from draft_service.drafters.ngram import NgramDrafter
 from draft_service.link import LinkConfig, TargetLink
 from draft_service.loop import DraftLoop
+from draft_service.pool import DraftServicer, LinkPool, NoTarget
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Tokenizer
 from draftproof.engine.loading import load_engine, load_tokenizer
 from draftproof.errors import ConfigError
-from draftproof.metrics import DraftMetrics
+from draftproof.metrics.draft import DraftMetrics
 from draftproof.rpc.channel import aio_channel
 from draftproof.rpc.security import TlsFiles
 from draftproof.rpc.server import RunningServer, Service, check_address
 from draftproof.serving import process
-from draftproof.serving.generation import GenerationConfig, GenerationServicer
+from draftproof.serving.generation import GenerationConfig, GenerationServicer, Generator
 from draftproof.serving.model_thread import ModelThread
 from draftproof.serving.options import ListenConfig
-from draftproof.v1 import generation_pb2_grpc
+from draftproof.v1 import draft_pb2_grpc, generation_pb2_grpc
 from draftproof.wire import fingerprint as wire_fingerprint
 
 log = structlog.get_logger(__name__)
@@ -37,7 +39,7 @@ class TargetAddress:
     """How to reach the target.
 
     Attributes:
-        address: host:port.
+        address: host:port; empty where an orchestrator names the targets.
         tls: authority of its certificate and, for mutual TLS, our own certificate; None is plaintext.
         token: bearer token it asks for.
         insecure: allows plaintext beyond loopback.
@@ -60,6 +62,7 @@ class DraftConfig:
         lattice_entries: tokens a lattice keeps.
         lattice_bits: k of its 2^k.
         gamma: proposals per round where a request doesn't say.
+        adaptive: whether gamma follows what rounds show, where neither the request nor its seed fixes it.
         max_sessions: requests at once.
     """
 
@@ -72,6 +75,7 @@ class DraftConfig:
     lattice_entries: int = 128
     lattice_bits: int = 12
     gamma: int = 4
+    adaptive: bool = True
     max_sessions: int = 512
 
 
@@ -82,79 +86,96 @@ class DraftApp:
         self._config = config
         self._tokens = process.vocabulary(tokenizer, vocab_size)
         self._fingerprint = process.fingerprint(self._tokens, drafter.name, drafter.weights_sha256)
-        self._tokenizer = tokenizer
         self._drafter = drafter
         self.registry = CollectorRegistry()
         self._metrics = DraftMetrics(self.registry)
         self._thread = ModelThread("draft")
         self._loop = DraftLoop(drafter, self._thread, self._metrics)
-        self._link: TargetLink | None = None
-        self._generation: GenerationServicer | None = None
-        self.server: RunningServer | None = None
-
-    async def start(self) -> None:
-        """Listens; healthy once the target has agreed to the handshake."""
-        config = self._config
-        process.serve_metrics(self.registry, config.listen)
-        target = config.target
-        channel = aio_channel(
-            target.address,
-            limits=config.listen.limits,
-            tls=target.tls,
-            token=target.token,
-            insecure=target.insecure,
-        )
-        self._link = TargetLink(
-            target.address,
-            channel,
-            self._fingerprint,
-            self._drafter.name,
-            lambda: wire_fingerprint.token_digests(self._tokens),
-            self._on_link,
-            config.link,
-        )
-        self._generation = GenerationServicer(
-            self._link,
+        limits = config.listen.limits
+        self._generator = Generator(
             self._loop,
-            self._tokenizer,
+            tokenizer,
             GenerationConfig(
                 role="draft",
                 default_gamma=config.gamma,
                 max_sessions=config.max_sessions,
                 slots=config.max_sessions,
-                max_message_bytes=config.listen.limits.max_message_bytes,
+                max_message_bytes=limits.max_message_bytes,
+                adaptive=config.adaptive,
             ),
-            self._fingerprint,
+            self._metrics.round,
         )
+        self._pool = LinkPool(self._make_link)
+        self._link: TargetLink | None = None
+        self.metrics_port: int | None = None
+        self.server: RunningServer | None = None
+
+    async def start(self) -> None:
+        """Listens; healthy once its own target, if it has one, has agreed to the handshake."""
+        config = self._config
+        self.metrics_port = process.serve_metrics(self.registry, config.listen)
+        if config.target.address:
+            self._link = self._make_link(config.target.address, self._on_link)
+        generation = GenerationServicer(self._generator, self._link or NoTarget(), self._fingerprint)
         self.server = await process.listen(
             [
                 Service(
                     "draftproof.v1.GenerationService",
                     generation_pb2_grpc.add_GenerationServiceServicer_to_server,
-                    self._generation,
-                )
+                    generation,
+                ),
+                Service(
+                    "draftproof.v1.DraftService",
+                    draft_pb2_grpc.add_DraftServiceServicer_to_server,
+                    DraftServicer(self._generator, self._pool),
+                ),
             ],
             config.listen,
         )
-        log.info("serving", address=str(self.server.address), drafter=self._drafter.name, target=target.address)
+        if self._link is None:
+            self.server.set_serving(True)
+        log.info(
+            "serving",
+            address=str(self.server.address),
+            drafter=self._drafter.name,
+            target=config.target.address or None,
+        )
 
     async def run(self) -> None:
-        """Runs the drafting loop and the link.
+        """Runs the drafting loop and the link to its own target.
 
         Raises:
             FingerprintMismatchError: draft and target don't fit.
         """
-        assert self._link is not None
-        await process.run_all([self._link.run(), self._loop.run()])
+        await process.run_all([self._loop.run(), *([self._link.run()] if self._link is not None else [])])
 
     async def drain(self) -> None:
         """NOT_SERVING, no new requests, the grace period for running ones, then hand-back."""
         assert self.server is not None
-        assert self._generation is not None
         self.server.start_draining()
-        await self._generation.drain(self._config.listen.grace)
+        await self._generator.drain(self._config.listen.grace)
+        await self._pool.close()
         await self.server.stop(1.0)
         self._thread.stop()
+
+    def _make_link(self, address: str, on_ready: Callable[[bool], None] = lambda up: None) -> TargetLink:
+        target = self._config.target
+        channel = aio_channel(
+            address,
+            limits=self._config.listen.limits,
+            tls=target.tls,
+            token=target.token,
+            insecure=target.insecure,
+        )
+        return TargetLink(
+            address,
+            channel,
+            self._fingerprint,
+            self._drafter.name,
+            lambda: wire_fingerprint.token_digests(self._tokens),
+            on_ready,
+            self._config.link,
+        )
 
     def _on_link(self, up: bool) -> None:
         self._metrics.link(up)

@@ -12,7 +12,7 @@ import grpc.aio
 import structlog
 
 from draft_service.link_session import LinkSession
-from draftproof.errors import FingerprintMismatchError, PeerUnavailableError
+from draftproof.errors import FingerprintMismatchError, PeerUnavailableError, RequestError
 from draftproof.rpc.options import RpcLimits, check_size
 from draftproof.rpc.status import from_rpc_error
 from draftproof.v1 import fingerprint_pb2, target_pb2, target_pb2_grpc
@@ -73,9 +73,20 @@ class TargetLink:
         self._outbox: asyncio.Queue[target_pb2.VerifyRequest] = asyncio.Queue(self.config.outbox_limit)
         self._up = asyncio.Event()
         self._welcome: target_pb2.Welcome | None = None
+        self._refusal: FingerprintMismatchError | None = None
         self._problem = "not connected yet"
 
     # -- VerifyPort ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no session uses it."""
+        return not self._sessions
+
+    @property
+    def waiting(self) -> int:
+        """Not known here."""
+        return 0
 
     @property
     def max_gamma(self) -> int:
@@ -120,8 +131,14 @@ class TargetLink:
         except TimeoutError:
             raise self.unavailable() from None
 
-    def unavailable(self) -> PeerUnavailableError:
+    def refuse(self, error: FingerprintMismatchError) -> None:
+        """The models don't fit: whoever still asks is told so."""
+        self._refusal = error
+
+    def unavailable(self) -> RequestError:
         """The error for a target that can't be reached."""
+        if self._refusal is not None:
+            return self._refusal
         return PeerUnavailableError(
             f"the target at {self.addresses[0]} can't be reached: {self._problem}",
             metadata={"target": self.addresses[0]},

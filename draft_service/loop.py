@@ -8,7 +8,7 @@ from collections import deque
 import structlog
 
 from draft_service.drafters.interface import Drafter, OpenBlock
-from draftproof.metrics import DraftMetrics
+from draftproof.metrics.draft import DraftMetrics
 from draftproof.serving.drafting import DraftSequence, Proposal
 from draftproof.serving.model_thread import ModelThread
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from draftproof.metrics import OrchestratorMetrics
+from draftproof.metrics.cluster import OrchestratorMetrics
 from draftproof.rpc.channel import aio_channel
-from draftproof.rpc.server import RunningServer, Service
+from draftproof.rpc.server import RunningServer, Service, check_address
 from draftproof.serving import process
 from draftproof.serving.options import ListenConfig
 from draftproof.v1 import generation_pb2_grpc, orchestrator_pb2_grpc
@@ -18,10 +19,11 @@ from orchestrator.admission import Admission
 from orchestrator.front_door import FrontDoor, Steering
 from orchestrator.http import serve_http
 from orchestrator.probe import ProbeConfig
+from orchestrator.ray_placement import RayConfig, RayPlacement, connect
 from orchestrator.relay import RelayConfig
 from orchestrator.routing import Router
 from orchestrator.supervisor import Dial, Placement, Supervisor, SupervisorConfig
-from orchestrator.workers import Fleet, Role
+from orchestrator.workers import Fleet, Role, State
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +35,7 @@ class OrchestratorConfig:
     Attributes:
         queue_limit: most requests that wait for admission.
         queue_share: requests admitted per target slot; above 1, targets keep a short queue of their own.
-        workers: how to dial them (TLS, token, limits); their addresses come from placement.
+        workers_insecure: whether workers may be dialled in plaintext beyond loopback.
     """
 
     supervisor: SupervisorConfig
@@ -41,6 +43,7 @@ class OrchestratorConfig:
     relay: RelayConfig = field(default_factory=RelayConfig)
     probes: ProbeConfig = field(default_factory=ProbeConfig)
     queue_limit: int = 256
+    workers_insecure: bool = False
     queue_share: float = 1.5
 
 
@@ -53,18 +56,17 @@ class OrchestratorApp:
         self.fleet = Fleet()
         metrics = OrchestratorMetrics(self._registry)
         self._admission = Admission(self._capacity, config.queue_limit)
-        metrics.follow(self._admission, self.fleet)
+        self._follow_gauges(metrics)
         limits = config.listen.limits
-        self._door = FrontDoor(
-            self.fleet, Router(), self._admission, config.relay, metrics, limits.max_message_bytes
-        )
+        self._door = FrontDoor(self.fleet, Router(), self._admission, config.relay, metrics, limits.max_message_bytes)
         self._steering = Steering(self._door, self.fleet, self._admission, metrics)
         self._supervisor = Supervisor(
             self.fleet,
             placement,
-            dial or (lambda address: aio_channel(address, limits=limits)),
+            dial or (lambda address: aio_channel(address, limits=limits, insecure=config.workers_insecure)),
             config.supervisor,
             config.probes,
+            lambda role: metrics.restarted(role.value),
         )
         self._http: web.AppRunner | None = None
         self.metrics_port: int | None = None
@@ -115,5 +117,31 @@ class OrchestratorApp:
             self._admission.wake()
             await self.fleet.changed()
 
+    def _follow_gauges(self, metrics: OrchestratorMetrics) -> None:
+        admission = self._admission
+
+        def counter(role: Role, state: State) -> Callable[[], float]:
+            return lambda: sum(w.role is role and w.state is state for w in self.fleet)
+
+        metrics.follow(
+            lambda: admission.running,
+            lambda: admission.waiting,
+            self._config.queue_limit,
+            {(role.value, state.value): counter(role, state) for role in Role for state in State},
+        )
+
     def _capacity(self) -> int:
         return int(self._config.queue_share * sum(t.slots for t in self.fleet.ready(Role.TARGET)))
+
+
+def load(config: OrchestratorConfig, ray: RayConfig) -> OrchestratorApp:
+    """Connects to Ray, where it is wanted, and builds the process.
+
+    Raises:
+        ConfigError: the port is taken, or there is no such cluster.
+    """
+    check_address(config.listen.address)
+    if ray.address == "none":
+        return OrchestratorApp(config, None)
+    connect(ray)
+    return OrchestratorApp(config, RayPlacement(ray))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Any
 
 import grpc.aio
 
@@ -74,57 +74,40 @@ class Patience:
 
 async def attempt(
     request: generation_pb2.GenerateRequest, route: Route, patience: Patience, timeout: float | None
-) -> AsyncIterator[generation_pb2.GenerateResponse]:
+) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
     """Runs a request on a route; the call is cancelled when the iterator is closed.
 
     Raises:
         RequestError: it failed; StalledError where it was silent for too long.
     """
     if route.draft is None:
-        async with aclosing(_events(_target_call(request, route, timeout), patience)) as responses:
-            async for response in responses:
-                yield response
+        call = generation_pb2_grpc.GenerationServiceStub(route.target.channel).Generate(request, timeout=timeout)
     else:
-        async with aclosing(_events(_draft_call(request, route.draft, route.target, timeout), patience)) as drafted:
-            async for answer in drafted:
-                yield answer.event
-
-
-def _target_call(
-    request: generation_pb2.GenerateRequest, route: Route, timeout: float | None
-) -> grpc.aio.UnaryStreamCall[generation_pb2.GenerateRequest, generation_pb2.GenerateResponse]:
-    return generation_pb2_grpc.GenerationServiceStub(route.target.channel).Generate(request, timeout=timeout)
-
-
-def _draft_call(
-    request: generation_pb2.GenerateRequest, draft: Worker, target: Worker, timeout: float | None
-) -> grpc.aio.UnaryStreamCall[draft_pb2.DraftRequest, draft_pb2.DraftResponse]:
-    routed = draft_pb2.DraftRequest(generation=request, target=target.address)
-    return draft_pb2_grpc.DraftServiceStub(draft.channel).Draft(routed, timeout=timeout)
-
-
-async def _events(call, patience: Patience):  # type: ignore[no-untyped-def]
-    """Messages of a call until its end, each within the time it may take."""
+        routed = draft_pb2.DraftRequest(generation=request, target=route.target.address)
+        call = draft_pb2_grpc.DraftServiceStub(route.draft.channel).Draft(routed, timeout=timeout)
     silence = patience.opening
     try:
-        while True:
-            try:
-                async with asyncio.timeout(silence):
-                    message = await call.read()
-            except TimeoutError:
-                raise StalledError(f"no answer for {silence:g} s") from None
-            except grpc.aio.AioRpcError as error:
-                raise from_rpc_error(error) from None
-            except asyncio.CancelledError:
-                if call.cancelled() and not asyncio.current_task().cancelling():
-                    raise UnavailableError("the call was cancelled from the other side") from None
-                raise
-            if message is grpc.aio.EOF:
-                return
+        while (message := await _read(call, silence)) is not grpc.aio.EOF:
             silence = patience.round
-            yield message
+            yield message if route.draft is None else message.event
     finally:
         call.cancel()
+
+
+async def _read(call: Any, silence: float) -> Any:
+    """The next message of a call, grpc.aio.EOF at its end."""
+    try:
+        async with asyncio.timeout(silence):
+            return await call.read()
+    except TimeoutError:
+        raise StalledError(f"no answer for {silence:g} s") from None
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if call.cancelled() and task is not None and not task.cancelling():
+            raise UnavailableError("the call was cancelled from the other side") from None
+        raise
 
 
 def blame(error: RequestError, route: Route) -> Fallback | None:

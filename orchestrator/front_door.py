@@ -20,7 +20,7 @@ from draftproof.errors import (
     RequestCancelledError,
     RequestError,
 )
-from draftproof.metrics import OrchestratorMetrics
+from draftproof.metrics.cluster import OrchestratorMetrics
 from draftproof.serving import prompt
 from draftproof.v1 import generation_pb2, generation_pb2_grpc, orchestrator_pb2, orchestrator_pb2_grpc
 from draftproof.version import VERSION
@@ -88,6 +88,28 @@ class Requests:
         await self._idle.wait()
 
 
+class _Timer:
+    """Time to the first token and between tokens of one request."""
+
+    def __init__(self, metrics: OrchestratorMetrics, begun: float) -> None:
+        self._metrics = metrics
+        self._last = begun
+        self._first = True
+
+    def event(self, event: generation_pb2.GenerateResponse) -> None:
+        """Takes an event on its way out."""
+        tokens = len(event.chunk.tokens)
+        if not tokens:
+            return
+        now = time.monotonic()
+        if self._first:
+            self._metrics.first_token(now - self._last)
+            self._first = False
+        else:
+            self._metrics.gap(now - self._last, tokens)
+        self._last = now
+
+
 class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
     """GenerationService over the fleet."""
 
@@ -108,11 +130,11 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
         self._config = config
         self._metrics = metrics
         self._max_message_bytes = max_message_bytes
-        self._draining = False
+        self._draining = asyncio.Event()
 
     async def drain(self, grace: float) -> None:
         """Refuses new requests and waits for running ones; those left after `grace` seconds end as DRAINING."""
-        self._draining = True
+        self._draining.set()
         try:
             await asyncio.wait_for(self.requests.idle(), grace)
         except TimeoutError:
@@ -125,7 +147,7 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
         context: grpc.aio.ServicerContext[generation_pb2.GenerateRequest, generation_pb2.GenerateResponse],
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         """Streams one continuation, carried over failures."""
-        if self._draining:
+        if self._draining.is_set():
             raise DrainingError("the orchestrator is shutting down", retry_delay=0.5)
         self._check(request)
         remaining = context.time_remaining()
@@ -138,7 +160,7 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
                 with self.requests.named(request.request_id, scope):
                     async with self._admission.enter(request.priority, remaining):
                         relay = Relay(request, self._fleet, self._router, self._config, self._metrics, deadline)
-                        timer = self._metrics.request(begun)
+                        timer = _Timer(self._metrics, begun)
                         async with aclosing(relay.events()) as events:
                             async for event in events:
                                 timer.event(event)
@@ -147,9 +169,11 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
                                 yield event
             outcome = "OK"
         except TimeoutError:
-            if self._draining:
+            if self._draining.is_set():
                 outcome = "DRAINING"
-                raise DrainingError("the orchestrator is shutting down; go on from the prefix", retry_delay=0.5) from None
+                raise DrainingError(
+                    "the orchestrator is shutting down; go on from the prefix", retry_delay=0.5
+                ) from None
             raise RequestCancelledError("the request was cancelled by name") from None
         except RequestError as error:
             outcome = error.reason

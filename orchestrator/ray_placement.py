@@ -16,6 +16,7 @@ import structlog
 from ray.exceptions import GetTimeoutError, RayError
 
 from draft_service.app import DraftConfig
+from draftproof.errors import ConfigError
 from orchestrator.supervisor import Place, PlacementError
 from orchestrator.workers import Role
 from target_service.app import TargetConfig
@@ -49,13 +50,14 @@ class RayConfig:
         resources: per role.
         target: configuration of target workers.
         draft: configuration of draft workers.
-        threads: OMP threads of a worker; None: Ray's choice (its CPUs).
+        address: of the cluster: host:port, "auto", "local" for one of this process's own, or "none" for no Ray at all.
         call_timeout: seconds a control call may take.
         bind: address that workers listen on; empty: their node's own.
-        metrics: whether workers serve /metrics on a free port.
+        environment: variables of the workers.
     """
 
     resources: dict[Role, Resources]
+    address: str = "local"
     target: TargetConfig = field(default_factory=TargetConfig)
     draft: DraftConfig = field(default_factory=DraftConfig)
     call_timeout: float = 10.0
@@ -92,7 +94,7 @@ class WorkerActor:
         from draftproof.serving import logs
 
         logs.configure(fmt="json")
-        host = self._bind or ray.util.get_node_ip_address()
+        host = self._bind or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         config = replace(self._config, listen=replace(self._config.listen, host=host, port=0))
         if isinstance(config, TargetConfig):
             from target_service.app import load as load_target
@@ -117,6 +119,29 @@ class WorkerActor:
         if not task.cancelled() and task.exception() is not None:
             log.error("worker ended", problem=str(task.exception()))
             os._exit(1)
+
+
+def connect(config: RayConfig) -> None:
+    """Joins the cluster, or starts one on this machine that ends with this process.
+
+    Raises:
+        ConfigError: there is no cluster at the address.
+    """
+    common: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "error"}
+    try:
+        if config.address == "local":
+            custom = {r.custom: 64.0 for r in config.resources.values() if r.custom}
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                resources=custom or None,
+                **common,
+            )
+        else:
+            ray.init(address=config.address, **common)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError("ray_address", f"no Ray cluster at {config.address}: {_first_line(error)}") from error
 
 
 class RayPlacement:
@@ -156,7 +181,7 @@ class RayPlacement:
                 )
                 .remote(config, self._config.bind)
             )
-            place: Place = await actor.start.remote()
+            place: Place = await actor.start.remote()  # type: ignore[attr-defined]
         except RayError as error:
             raise PlacementError(_first_line(error)) from error
         return place

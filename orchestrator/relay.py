@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 import structlog
 
-from draftproof.errors import DrainingError, PeerUnavailableError, ProtocolError, RequestError
-from draftproof.metrics import OrchestratorMetrics
+from draftproof.errors import DrainingError, PeerUnavailableError, ProtocolError, RequestError, UnavailableError
+from draftproof.metrics.cluster import OrchestratorMetrics
 from draftproof.serving.statistics import ChunkStats, merge
 from draftproof.v1 import generation_pb2, verdict_pb2
 from orchestrator.attempt import Patience, Reason, attempt, blame
@@ -69,7 +69,7 @@ class Relay:
         self._notes: list[str] = []
         self._barren = 0
 
-    async def events(self) -> AsyncIterator[generation_pb2.GenerateResponse]:
+    async def events(self) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         """Events of the request, whatever happens to the workers.
 
         Raises:
@@ -92,13 +92,19 @@ class Relay:
                     worker.outstanding -= 1
             await asyncio.sleep(pause)
 
-    async def _attempt(self, route: Route) -> AsyncIterator[generation_pb2.GenerateResponse]:
+    async def _attempt(self, route: Route) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         self._open = ChunkStats()
         async with aclosing(attempt(self._request, route, self._config.patience, self._remaining())) as events:
             async for event in events:
                 kind = event.WhichOneof("event")
                 if kind == "chunk":
                     self._committed(event.chunk)
+                    self._metrics.round(
+                        event.chunk,
+                        draft=route.draft.name if route.draft is not None else "none",
+                        target=route.target.name,
+                        rule="token",
+                    )
                     yield event
                 elif kind == "started":
                     if self._begin(event.started, route):
@@ -165,12 +171,16 @@ class Relay:
         merge(self._lost.stats, self._open.stats)
         self._open = ChunkStats()
         self._metrics.fallback(fallback.reason.value)
+        if route.draft is not None and fallback.reason is Reason.TARGET_LOST:
+            # the draft can't reach it; whether anybody can, the probe will say
+            self._wish = replace(self._wish, apart=self._wish.apart | {(route.draft.name, route.target.name)})
         if fallback.blamed is not None:
             self._wish = replace(self._wish, avoid=self._wish.avoid | {fallback.blamed.name})
-            if fallback.reason in (Reason.DRAFT_LOST, Reason.TARGET_LOST) and fallback.blamed.state is State.READY:
-                # the probe decides; until then nobody else should run into it
-                fallback.blamed.state = State.SUSPECT
-                fallback.blamed.problem = error.message
+            called = route.draft or route.target
+            if fallback.blamed is called and isinstance(error, UnavailableError) and called.state is State.READY:
+                # until the next probe decides, nobody else should run into it
+                called.state = State.SUSPECT
+                called.problem = error.message
         if self._tokens:
             self._note(f"went on after {self._tokens} tokens ({fallback.reason.value}): {error.message}")
         log.info(

@@ -30,12 +30,14 @@ class Wish:
         gamma: of the request, 0 for target-only, None unset.
         draft_weights: weights that a resumed seeded request should meet again; empty: any.
         avoid: workers that have just failed this request.
+        apart: pairs of draft and target that can't reach each other, by name.
     """
 
     prefix: Sequence[bytes] = ()
     gamma: int | None = None
     draft_weights: bytes = b""
     avoid: frozenset[str] = frozenset()
+    apart: frozenset[tuple[str, str]] = frozenset()
 
 
 class Router:
@@ -79,7 +81,11 @@ class Router:
         return least
 
     def _draft(self, fleet: Fleet, wish: Wish, target: Worker) -> Worker | None:
-        fits = [w for w in fleet.ready(Role.DRAFT) if fit(w, target) and w.name not in wish.avoid]
+        fits = [
+            w
+            for w in fleet.ready(Role.DRAFT)
+            if fit(w, target) and w.name not in wish.avoid and (w.name, target.name) not in wish.apart
+        ]
         same = [w for w in fits if w.fingerprint.weights_sha256 == wish.draft_weights] if wish.draft_weights else []
         return min(same or fits, key=lambda w: (w.load, w.name), default=None)
 

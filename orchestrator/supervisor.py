@@ -10,6 +10,7 @@ from typing import Protocol
 import grpc.aio
 import structlog
 
+from draftproof.errors import ConfigError
 from orchestrator.probe import ProbeConfig, watch
 from orchestrator.workers import Fleet, Role, State, Worker
 
@@ -61,6 +62,19 @@ class PlacementError(Exception):
     """A worker could not be started."""
 
 
+def wanted(field: str, text: str) -> int | None:
+    """A number of workers, or None for "auto".
+
+    Raises:
+        ConfigError: neither.
+    """
+    if text == "auto":
+        return None
+    if not text.isdecimal():
+        raise ConfigError(field, f"must be a number or auto, got {text!r}")
+    return int(text)
+
+
 Dial = Callable[[str], grpc.aio.Channel]
 
 
@@ -94,7 +108,9 @@ class Supervisor:
         dial: Dial,
         config: SupervisorConfig,
         probes: ProbeConfig,
+        on_restart: Callable[[Role], None] = lambda role: None,
     ) -> None:
+        self._on_restart = on_restart
         self._fleet = fleet
         self._placement = placement
         self._dial = dial
@@ -168,6 +184,7 @@ class Supervisor:
             await asyncio.sleep(delay)
             delay = min(2 * delay, self._config.backoff_max)
             restarts += 1
+            self._on_restart(role)
 
     async def _attend(self, name: str, role: Role, address: str) -> None:
         """Watches a worker that runs on its own; it may come and go."""

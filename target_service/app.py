@@ -12,11 +12,11 @@ from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Engine, Tokenizer
 from draftproof.engine.loading import load_engine, load_tokenizer
 from draftproof.errors import ConfigError
-from draftproof.metrics import TargetMetrics
+from draftproof.metrics.target import TargetMetrics
 from draftproof.rpc.server import RunningServer, Service, check_address
 from draftproof.serving import process
 from draftproof.serving.drafting import NoDrafting
-from draftproof.serving.generation import GenerationConfig, GenerationServicer
+from draftproof.serving.generation import GenerationConfig, GenerationServicer, Generator
 from draftproof.serving.model_thread import ModelThread
 from draftproof.serving.options import ListenConfig
 from draftproof.v1 import generation_pb2_grpc, target_pb2_grpc
@@ -51,8 +51,7 @@ class TargetApp:
         fingerprint = process.fingerprint(tokens, engine.name, engine.weights_sha256)
         limits = config.listen.limits
         self._stream = TargetServicer(self._verifier, Identity(fingerprint, tokens), metrics, limits.max_message_bytes)
-        self._generation = GenerationServicer(
-            LocalPort(self._verifier, fingerprint),
+        self._generator = Generator(
             NoDrafting(),
             tokenizer,
             GenerationConfig(
@@ -63,11 +62,13 @@ class TargetApp:
                 max_message_bytes=limits.max_message_bytes,
             ),
         )
+        self._generation = GenerationServicer(self._generator, LocalPort(self._verifier, fingerprint))
+        self.metrics_port: int | None = None
         self.server: RunningServer | None = None
 
     async def start(self) -> None:
         """Listens; ready at once."""
-        process.serve_metrics(self.registry, self._config.listen)
+        self.metrics_port = process.serve_metrics(self.registry, self._config.listen)
         self.server = await process.listen(
             [
                 Service(
@@ -93,7 +94,7 @@ class TargetApp:
         assert self.server is not None
         self.server.start_draining()
         grace = self._config.listen.grace
-        await asyncio.gather(self._verifier.drain(grace), self._generation.drain(grace))
+        await asyncio.gather(self._verifier.drain(grace), self._generator.drain(grace))
         self._stream.end_streams()
         await self.server.stop(1.0)
         self._thread.stop()

@@ -25,6 +25,11 @@ class LocalPort:
         return []
 
     @property
+    def waiting(self) -> int:
+        """Sessions that wait for a KV slot."""
+        return self._verifier.waiting
+
+    @property
     def max_gamma(self) -> int:
         """Largest gamma a block may have."""
         return self._verifier.config.max_gamma

@@ -20,7 +20,7 @@ from draftproof.errors import (
     ProtocolError,
     RequestError,
 )
-from draftproof.metrics import TargetMetrics
+from draftproof.metrics.target import TargetMetrics
 from draftproof.rpc.options import check_size
 from draftproof.v1 import fingerprint_pb2, target_pb2, target_pb2_grpc
 from draftproof.wire import error as wire_error

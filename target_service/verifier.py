@@ -23,7 +23,7 @@ from draftproof.errors import (
     ProtocolError,
     RequestError,
 )
-from draftproof.metrics import TargetMetrics
+from draftproof.metrics.target import TargetMetrics
 from draftproof.sampling import rng
 from draftproof.sampling.draft_q import DraftQ, MalformedQError
 from draftproof.serving.model_thread import ModelThread
@@ -92,6 +92,11 @@ class Verifier:
         self._progress_at = time.monotonic()
         self._healthy = True
         self._draining = False
+
+    @property
+    def waiting(self) -> int:
+        """Sessions that wait for a slot."""
+        return self._admission.waiting
 
     # -- calls of the streams ------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """How many proposals the next block should have: pure policy, no clocks.
 
 Maximises committed tokens per second, not acceptance. With conditional acceptance a_i at offset i, a block of γ commits
-E(γ) = 1 + Σ_{k ≤ γ} Π_{i < k} a_i tokens in expectation (Leviathan et al. 2023, section 3.1, with a_i in place of one α), and takes
-T(γ) = γ·draft + base + γ·slope seconds: drafting one after another, then one round trip whose verification grows a little
-with γ. The choice reads only what past rounds showed, so it says nothing about the draws to come (L6).
+E(γ) = 1 + Σ_{k ≤ γ} Π_{i < k} a_i tokens in expectation (Leviathan et al. 2023, section 3.1, with a_i in place of one
+α), and takes T(γ) = γ·draft + base + γ·slope seconds: drafting one after another, then one round trip whose
+verification grows a little with γ. The choice reads only what past rounds showed, so it says nothing about the draws
+to come (L6).
 """
 
 from __future__ import annotations
@@ -62,6 +63,20 @@ class Experience:
             ("products", examined * round_seconds),
         ):
             setattr(self, name, decay * getattr(self, name) + value)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedGamma:
+    """The same every time."""
+
+    gamma: int
+
+    def choose(self) -> int:
+        """Proposals for every block."""
+        return self.gamma
+
+    def learn(self, examined: int, accepted: int, draft_seconds: float, round_seconds: float) -> None:
+        """Nothing to learn."""
 
 
 # What a fresh pair is taken for: worth this many rounds of evidence.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Protocol
 
 import grpc.aio
 import structlog
@@ -17,9 +19,10 @@ from draftproof.rpc.options import check_size
 from draftproof.sampling.params import SamplingParams
 from draftproof.serving import prompt
 from draftproof.serving.drafting import Drafting, DraftSequence, Proposal
+from draftproof.serving.gamma import Experience, FixedGamma, GammaControl, GammaLimits
 from draftproof.serving.ports import VerifyPort, VerifySession
 from draftproof.serving.statistics import StatsBuilder
-from draftproof.v1 import fingerprint_pb2, generation_pb2, generation_pb2_grpc, target_pb2
+from draftproof.v1 import fingerprint_pb2, generation_pb2, generation_pb2_grpc, target_pb2, verdict_pb2
 from draftproof.version import VERSION
 from draftproof.wire import params as wire_params
 from draftproof.wire.distribution import encode
@@ -28,6 +31,26 @@ log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 0.5
 HAND_BACK_SECONDS = 5.0
+
+
+RoundObserver = Callable[[target_pb2.Block, verdict_pb2.Verdict, int, int, int], None]
+"""Told of every round: block, verdict, gamma asked for, nanoseconds of drafting and of the round trip."""
+
+
+def no_observer(block: target_pb2.Block, verdict: verdict_pb2.Verdict, gamma: int, draft_ns: int, trip_ns: int) -> None:
+    """Looks away."""
+
+
+class Control(Protocol):
+    """Who decides on gamma."""
+
+    def choose(self) -> int:
+        """Proposals of the next block."""
+        ...
+
+    def learn(self, examined: int, accepted: int, draft_seconds: float, round_seconds: float) -> None:
+        """Takes a round's outcome."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +63,7 @@ class GenerationConfig:
         max_sessions: requests running at once; one more is refused at once.
         slots: sessions that hold a KV slot at once, for information.
         max_message_bytes: largest message of the server.
+        adaptive: whether gamma follows what rounds show, where neither the request nor its seed fixes it.
     """
 
     role: str
@@ -47,25 +71,25 @@ class GenerationConfig:
     max_sessions: int
     slots: int
     max_message_bytes: int
+    adaptive: bool = False
 
 
-class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
-    """Serves Generate over any verify port and drafter."""
+class Generator:
+    """Runs generations: refuses past its limits, drafts, has verified, commits, streams. Any port, one drafter."""
 
     def __init__(
         self,
-        port: VerifyPort,
         drafting: Drafting,
         tokenizer: Tokenizer,
         config: GenerationConfig,
-        draft_fingerprint: fingerprint_pb2.Fingerprint | None = None,
+        observe: RoundObserver = no_observer,
     ) -> None:
-        self._port = port
-        self._drafting = drafting
-        self._tokenizer = tokenizer
-        self._config = config
-        self._draft_fingerprint = draft_fingerprint
-        self._running = 0
+        self.drafting = drafting
+        self.tokenizer = tokenizer
+        self.config = config
+        self.running = 0
+        self._observe = observe
+        self._experience: dict[str, Experience] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
@@ -78,69 +102,51 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             await asyncio.wait_for(self._idle.wait(), grace)
         except TimeoutError:
             self._hand_back.set()
-            log.info("handing back", sessions=self._running)
+            log.info("handing back", sessions=self.running)
             try:
                 await asyncio.wait_for(self._idle.wait(), HAND_BACK_SECONDS)
             except TimeoutError:
                 # a client that doesn't read must not hold up the process
-                log.warning("not handed back in time", sessions=self._running)
+                log.warning("not handed back in time", sessions=self.running)
 
-    async def GetServerInfo(
-        self,
-        request: generation_pb2.GetServerInfoRequest,
-        context: grpc.aio.ServicerContext[generation_pb2.GetServerInfoRequest, generation_pb2.GetServerInfoResponse],
-    ) -> generation_pb2.GetServerInfoResponse:
-        """Describes this server."""
-        return generation_pb2.GetServerInfoResponse(
-            role=self._config.role,
-            version=VERSION,
-            target=self._port.fingerprint(),
-            draft=self._draft_fingerprint,
-            drafter=self._drafting.name,
-            max_context=self._port.max_context,
-            slots=self._config.slots,
-            max_gamma=self._port.max_gamma,
-            default_gamma=self._config.default_gamma,
-            max_message_bytes=self._config.max_message_bytes,
-            sessions=self._running,
-            chat_template=self._tokenizer.has_chat_template,
-            targets=self._port.addresses,
-        )
+    async def run(
+        self, request: generation_pb2.GenerateRequest, port: VerifyPort
+    ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
+        """Streams one continuation, verified through `port`.
 
-    async def Generate(
-        self,
-        request: generation_pb2.GenerateRequest,
-        context: grpc.aio.ServicerContext[generation_pb2.GenerateRequest, generation_pb2.GenerateResponse],
-    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
-        """Streams one continuation."""
+        Raises:
+            RequestError: refused or failed.
+        """
         if self._draining:
             raise DrainingError("the server is shutting down", retry_delay=RETRY_SECONDS)
-        if self._running >= self._config.max_sessions:
+        limit = self.config.max_sessions
+        if self.running >= limit:
             raise OverloadedError(
-                f"{self._running} requests are running, the limit is {self._config.max_sessions} (max_sessions)",
-                metadata={"setting": "max_sessions", "limit": str(self._config.max_sessions)},
+                f"{self.running} requests are running, the limit is {limit} (max_sessions)",
+                metadata={"setting": "max_sessions", "limit": str(limit)},
                 retry_delay=RETRY_SECONDS,
             )
-        self._running += 1
+        self.running += 1
         self._idle.clear()
         try:
-            async with aclosing(self._generate(request)) as events:
+            async with aclosing(self._generate(request, port)) as events:
                 async for event in events:
                     yield event
         finally:
-            self._running -= 1
-            if not self._running:
+            self.running -= 1
+            if not self.running:
                 self._idle.set()
 
     async def _generate(
-        self, request: generation_pb2.GenerateRequest
+        self, request: generation_pb2.GenerateRequest, port: VerifyPort
     ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         started_ns = time.monotonic_ns()
         prompt.check_request(request)
         params = wire_params.from_proto(request.sampling)
-        gamma = self._gamma(params)
-        ids = prompt.prompt_ids(request, self._tokenizer)
-        prompt.room(len(ids) + len(request.resume.output_ids), self._port.max_context, None)
+        control = self._control(params, port)
+        gamma = control.choose()
+        ids = prompt.prompt_ids(request, self.tokenizer)
+        prompt.room(len(ids) + len(request.resume.output_ids), port.max_context, None)
         opening = target_pb2.OpenSession(
             prompt_ids=ids,
             output_ids=request.resume.output_ids,
@@ -150,7 +156,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             trace=request.trace if request.HasField("trace") else None,
             request_id=request.request_id,
         )
-        session = await self._port.open(opening)
+        session = await port.open(opening)
         key = session.opened.request_key
         sequence = DraftSequence(ids, params, key, list(request.resume.output_ids))
         try:
@@ -159,20 +165,20 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                     prompt_ids=ids,
                     request_key=key,
                     gamma=gamma,
-                    target_model=self._port.fingerprint().model,
-                    drafter=self._drafting.name,
+                    target_model=port.fingerprint().model,
+                    drafter=self.drafting.name,
                     weights_version=session.opened.weights_version,
                 )
             )
-            async with aclosing(self._rounds(session, sequence, gamma, started_ns)) as events:
+            async with aclosing(self._rounds(session, sequence, control, gamma, started_ns)) as events:
                 async for event in events:
                     yield event
         finally:
-            self._drafting.release(sequence)
+            self.drafting.release(sequence)
             await session.close()
 
     async def _rounds(
-        self, session: VerifySession, sequence: DraftSequence, gamma: int, started_ns: int
+        self, session: VerifySession, sequence: DraftSequence, control: Control, gamma: int, started_ns: int
     ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         builder = StatsBuilder(started_ns)
         left = session.opened.max_new_tokens
@@ -182,7 +188,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                 return
             drafting_ns = time.monotonic_ns()
             # the bonus token fills the last place, so a longer block could only be thrown away
-            proposals = await self._drafting.propose(sequence, min(gamma, left - 1)) if gamma else []
+            gamma = min(gamma, left - 1)
+            proposals = await self.drafting.propose(sequence, gamma) if gamma else []
             sent_ns = time.monotonic_ns()
             block = to_block(sequence.position, proposals, sent_ns - drafting_ns)
             try:
@@ -198,12 +205,20 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                 proposal_bytes=block.ByteSize() if proposals else 0,
                 now_ns=now_ns,
             )
+            seconds = (now_ns - sent_ns) / 1e9
+            control.learn(verdict.examined, verdict.accepted, (sent_ns - drafting_ns) / 1e9, seconds)
+            self._observe(block, verdict, gamma, sent_ns - drafting_ns, now_ns - sent_ns)
             sequence.output_ids.extend(token.id for token in verdict.tokens)
             left -= len(verdict.tokens)
             chunk = generation_pb2.GenerateResponse(
-                chunk=generation_pb2.Chunk(tokens=verdict.tokens, examined=verdict.examined, accepted=verdict.accepted)
+                chunk=generation_pb2.Chunk(
+                    tokens=verdict.tokens,
+                    examined=verdict.examined,
+                    accepted=verdict.accepted,
+                    not_lossless=not verdict.lossless,
+                )
             )
-            check_size(chunk, self._config.max_message_bytes)
+            check_size(chunk, self.config.max_message_bytes)
             yield chunk
             if verdict.finish_reason:
                 yield generation_pb2.GenerateResponse(
@@ -215,15 +230,66 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                     )
                 )
                 return
+            gamma = control.choose()
 
-    def _gamma(self, params: SamplingParams) -> int:
-        if not self._drafting.name:
-            return 0
-        if params.gamma is None:
-            return min(self._config.default_gamma, self._port.max_gamma)
-        if params.gamma > self._port.max_gamma:
-            raise InvalidArgumentError.of("gamma", f"at most {self._port.max_gamma} on this server", params.gamma)
-        return params.gamma
+    def _control(self, params: SamplingParams, port: VerifyPort) -> Control:
+        """Fixed where the request or its seed asks for it: where blocks end decides which draws are used (L9)."""
+        if params.gamma is not None and params.gamma > port.max_gamma:
+            raise InvalidArgumentError.of("gamma", f"at most {port.max_gamma} on this server", params.gamma)
+        if not self.drafting.name:
+            return FixedGamma(0)
+        first = min(self.config.default_gamma, port.max_gamma)
+        if params.gamma is not None:
+            return FixedGamma(params.gamma)
+        if not self.config.adaptive or (params.seed is not None and not params.greedy):
+            return FixedGamma(first)
+        pair = self._experience.setdefault(",".join(port.addresses), Experience())
+        return GammaControl(GammaLimits(largest=port.max_gamma, first=first), pair)
+
+
+class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
+    """GenerationService of one server and one port."""
+
+    def __init__(
+        self, generator: Generator, port: VerifyPort, draft_fingerprint: fingerprint_pb2.Fingerprint | None = None
+    ) -> None:
+        self._generator = generator
+        self._port = port
+        self._draft_fingerprint = draft_fingerprint
+
+    async def Generate(
+        self,
+        request: generation_pb2.GenerateRequest,
+        context: grpc.aio.ServicerContext[generation_pb2.GenerateRequest, generation_pb2.GenerateResponse],
+    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+        """Streams one continuation."""
+        async with aclosing(self._generator.run(request, self._port)) as events:
+            async for event in events:
+                yield event
+
+    async def GetServerInfo(
+        self,
+        request: generation_pb2.GetServerInfoRequest,
+        context: grpc.aio.ServicerContext[generation_pb2.GetServerInfoRequest, generation_pb2.GetServerInfoResponse],
+    ) -> generation_pb2.GetServerInfoResponse:
+        """Describes this server."""
+        return generation_pb2.GetServerInfoResponse(
+            role=self._generator.config.role,
+            version=VERSION,
+            target=self._port.fingerprint(),
+            draft=self._draft_fingerprint,
+            drafter=self._generator.drafting.name,
+            max_context=self._port.max_context,
+            slots=self._generator.config.slots,
+            max_gamma=self._port.max_gamma,
+            default_gamma=self._generator.config.default_gamma,
+            max_message_bytes=self._generator.config.max_message_bytes,
+            sessions=self._generator.running,
+            chat_template=self._generator.tokenizer.has_chat_template,
+            targets=self._port.addresses,
+            waiting=self._port.waiting,
+            pid=os.getpid(),
+        )
 
 
 def to_block(start: int, proposals: list[Proposal], draft_ns: int) -> target_pb2.Block:

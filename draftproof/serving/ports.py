@@ -55,6 +55,11 @@ class VerifyPort(Protocol):
         ...
 
     @property
+    def waiting(self) -> int:
+        """Sessions that wait for a KV slot, as far as this process knows."""
+        ...
+
+    @property
     def addresses(self) -> list[str]:
         """Addresses of the targets behind this port, empty where it is this process."""
         ...

@@ -38,14 +38,14 @@ async def listen(services: Sequence[Service], config: ListenConfig) -> RunningSe
     return server
 
 
-def serve_metrics(registry: CollectorRegistry, config: ListenConfig) -> None:
-    """Serves /metrics where the configuration asks for it.
+def serve_metrics(registry: CollectorRegistry, config: ListenConfig) -> int | None:
+    """Serves /metrics where the configuration asks for it; returns the bound port.
 
     Raises:
         ConfigError: the port is taken.
     """
     if config.metrics_port is None:
-        return
+        return None
     try:
         server, _ = start_http_server(config.metrics_port, config.host, registry)
     except OSError as error:
@@ -53,6 +53,7 @@ def serve_metrics(registry: CollectorRegistry, config: ListenConfig) -> None:
             "metrics_port", f"can't listen on port {config.metrics_port}: {error.strerror}; choose another"
         ) from error
     log.info("metrics", port=server.server_port)
+    return int(server.server_port)
 
 
 def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
+from collections.abc import Iterable, MutableSequence
 
+from draftproof.v1 import generation_pb2
 from draftproof.v1 import verdict_pb2 as pb
 
 
@@ -24,10 +25,7 @@ class StatsBuilder:
         stats.accepted += verdict.accepted
         _count(stats.drafted_per_position, verdict.examined)
         _count(stats.accepted_per_position, verdict.accepted, length=verdict.examined)
-        for token in verdict.tokens:
-            stats.resampled += token.source == pb.TOKEN_SOURCE_RESAMPLED
-            stats.bonus += token.source == pb.TOKEN_SOURCE_BONUS
-            stats.target_only += token.source == pb.TOKEN_SOURCE_TARGET
+        _count_sources(stats, verdict.tokens)
         stats.expected_accepted += verdict.expected_accepted
         stats.refused += verdict.HasField("refusal")
         stats.proposal_bytes += proposal_bytes
@@ -46,6 +44,46 @@ class StatsBuilder:
     def usage(self, prompt_tokens: int) -> pb.Usage:
         """Token counts of what was streamed by this call."""
         return pb.Usage(prompt_tokens=prompt_tokens, completion_tokens=self._completion_tokens)
+
+
+class ChunkStats:
+    """Counts over streamed chunks, for a server that was lost before it could report."""
+
+    def __init__(self) -> None:
+        self.stats = pb.SpeculationStats()
+
+    def add(self, chunk: generation_pb2.Chunk) -> None:
+        """Adds one round."""
+        stats = self.stats
+        stats.rounds += 1
+        stats.drafted += chunk.examined
+        stats.accepted += chunk.accepted
+        _count(stats.drafted_per_position, chunk.examined)
+        _count(stats.accepted_per_position, chunk.accepted, length=chunk.examined)
+        _count_sources(stats, chunk.tokens)
+
+
+def merge(into: pb.SpeculationStats, other: pb.SpeculationStats) -> None:
+    """Adds the counts of `other`; times but the total too."""
+    for name in ("rounds", "drafted", "accepted", "resampled", "bonus", "target_only", "refused", "proposal_bytes"):
+        setattr(into, name, getattr(into, name) + getattr(other, name))
+    into.expected_accepted += other.expected_accepted
+    for mine, theirs in (
+        (into.drafted_per_position, other.drafted_per_position),
+        (into.accepted_per_position, other.accepted_per_position),
+    ):
+        mine.extend([0] * (len(theirs) - len(mine)))
+        for i, value in enumerate(theirs):
+            mine[i] += value
+    for name in ("draft_ns", "queue_ns", "forward_ns", "verify_ns", "wire_ns"):
+        setattr(into.time, name, getattr(into.time, name) + getattr(other.time, name))
+
+
+def _count_sources(stats: pb.SpeculationStats, tokens: Iterable[pb.Token]) -> None:
+    for token in tokens:
+        stats.resampled += token.source == pb.TOKEN_SOURCE_RESAMPLED
+        stats.bonus += token.source == pb.TOKEN_SOURCE_BONUS
+        stats.target_only += token.source == pb.TOKEN_SOURCE_TARGET
 
 
 def _count(counters: MutableSequence[int], hits: int, length: int | None = None) -> None:

@@ -94,14 +94,16 @@ class Started(_message.Message):
     def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., request_key: _Optional[bytes] = ..., gamma: _Optional[int] = ..., target_model: _Optional[str] = ..., drafter: _Optional[str] = ..., weights_version: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("tokens", "examined", "accepted")
+    __slots__ = ("tokens", "examined", "accepted", "not_lossless")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     EXAMINED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    NOT_LOSSLESS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[_verdict_pb2.Token]
     examined: int
     accepted: int
-    def __init__(self, tokens: _Optional[_Iterable[_Union[_verdict_pb2.Token, _Mapping]]] = ..., examined: _Optional[int] = ..., accepted: _Optional[int] = ...) -> None: ...
+    not_lossless: bool
+    def __init__(self, tokens: _Optional[_Iterable[_Union[_verdict_pb2.Token, _Mapping]]] = ..., examined: _Optional[int] = ..., accepted: _Optional[int] = ..., not_lossless: _Optional[bool] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("finish_reason", "usage", "stats", "lossless", "notes")

@@ -1,21 +1,13 @@
-"""Every metric of the two services, in one place; the registry comes from outside.
-
-Acceptance lives on the target alone, so that sums over processes never count a proposal twice. All of it is counters:
-pool them first, divide afterwards.
-"""
+"""Metrics of a target process, acceptance among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from draftproof.metrics.common import ENCODINGS, PREFIX, SECONDS, create_children
 from draftproof.v1 import distribution_pb2, verdict_pb2
 from draftproof.verification.intake import RefusalKind
 
-PREFIX = "draftproof"
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_ENCODINGS = ("lattice", "sparse", "dense", "one_hot", "none")
 _SOURCES = {
     verdict_pb2.TOKEN_SOURCE_ACCEPTED: "accepted",
     verdict_pb2.TOKEN_SOURCE_RESAMPLED: "resampled",
@@ -26,12 +18,6 @@ _RATE = (
     "acceptance rate = sum(rate(draftproof_spec_decode_num_accepted_tokens_total))"
     " / sum(rate(draftproof_spec_decode_num_draft_tokens_total)); bonus and resampled tokens never count as accepted."
 )
-
-
-def _children(counter: Counter, label: str, values: Iterable[str]) -> None:
-    """Creates the children, so that zeros exist before the first event."""
-    for value in values:
-        counter.labels(**{label: value})
 
 
 class TargetMetrics:
@@ -111,13 +97,13 @@ class TargetMetrics:
             registry=registry,
         )
         self._forward = Histogram(
-            f"{PREFIX}_forward_seconds", "Duration of a forward pass.", buckets=_SECONDS, registry=registry
+            f"{PREFIX}_forward_seconds", "Duration of a forward pass.", buckets=SECONDS, registry=registry
         )
-        _children(self._accepted_at, "position", map(str, range(max_gamma)))
-        _children(self._committed, "source", _SOURCES.values())
-        _children(self._refused, "kind", [kind.name.lower() for kind in RefusalKind])
-        _children(self._encodings, "encoding", _ENCODINGS)
-        _children(self._stale, "what", ("session", "epoch", "round"))
+        create_children(self._accepted_at, "position", map(str, range(max_gamma)))
+        create_children(self._committed, "source", _SOURCES.values())
+        create_children(self._refused, "kind", [kind.name.lower() for kind in RefusalKind])
+        create_children(self._encodings, "encoding", ENCODINGS)
+        create_children(self._stale, "what", ("session", "epoch", "round"))
 
     def verdict(self, verdict: verdict_pb2.Verdict) -> None:
         """Counts one round."""
@@ -168,38 +154,3 @@ class TargetMetrics:
         self._rows.observe(rows)
         self._tokens.observe(tokens)
         self._forward.observe(forward_ns / 1e9)
-
-
-class DraftMetrics:
-    """Metrics of a draft process."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._blocks = Histogram(
-            f"{PREFIX}_draft_step_blocks",
-            "Blocks advanced by one step of the drafter.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
-            registry=registry,
-        )
-        self._failures = Counter(
-            f"{PREFIX}_drafting_failures", "Blocks cut short because the drafter failed.", registry=registry
-        )
-        self._forward = Counter(
-            f"{PREFIX}_draft_forward_seconds", "Time spent in forward passes of the draft model.", registry=registry
-        )
-        self._forward_ns = 0
-        self._link = Gauge(f"{PREFIX}_target_link_up", "1 while the stream to the target is up.", registry=registry)
-
-    def step(self, blocks: int, forward_ns: int) -> None:
-        """Records one drafting step; `forward_ns` is the drafter's running total."""
-        if blocks:
-            self._blocks.observe(blocks)
-        self._forward.inc((forward_ns - self._forward_ns) / 1e9)
-        self._forward_ns = forward_ns
-
-    def drafting_failed(self, blocks: int) -> None:
-        """Counts blocks that a failure cut short."""
-        self._failures.inc(blocks)
-
-    def link(self, up: bool) -> None:
-        """Sets the state of the link."""
-        self._link.set(up)

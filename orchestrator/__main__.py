@@ -1,0 +1,170 @@
+"""`python -m orchestrator`: command line of the orchestrator."""
+
+from __future__ import annotations
+
+import typer
+
+from draftproof.rpc.options import RpcLimits
+from draftproof.serving import logs, options
+from draftproof.serving.lifecycle import App, main
+
+_RAY = "Ray"
+_TARGETS = "Target workers"
+_DRAFTS = "Draft workers"
+
+cli = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"auto_envvar_prefix": "DRAFTPROOF_ORCHESTRATOR", "help_option_names": ["-h", "--help"]},
+)
+
+
+@cli.command()
+def orchestrate(
+    ray_address: str = typer.Option(
+        "local",
+        help="Ray cluster to place workers on: host:port, auto, local (one on this machine), or none.",
+        rich_help_panel=_RAY,
+    ),
+    targets: str = typer.Option(
+        "1", help="Target workers to place, or auto: as many as fit.", rich_help_panel=_TARGETS
+    ),
+    drafts: str = typer.Option("1", help="Draft workers to place, or auto: as many as fit.", rich_help_panel=_DRAFTS),
+    attach_target: list[str] = typer.Option(
+        [], help="Address of a target that runs on its own; repeatable.", rich_help_panel=_TARGETS
+    ),
+    attach_draft: list[str] = typer.Option(
+        [], help="Address of a draft that runs on its own; repeatable.", rich_help_panel=_DRAFTS
+    ),
+    target_resource: str = typer.Option(
+        "", help="Custom Ray resource that target nodes offer.", rich_help_panel=_TARGETS
+    ),
+    draft_resource: str = typer.Option("", help="Custom Ray resource that draft nodes offer.", rich_help_panel=_DRAFTS),
+    target_gpus: float = typer.Option(0.0, min=0.0, help="GPUs of a target worker.", rich_help_panel=_TARGETS),
+    draft_gpus: float = typer.Option(
+        0.0, min=0.0, help="GPUs of a draft worker; fractions share one.", rich_help_panel=_DRAFTS
+    ),
+    model: options.Model = "smollm2-135m-instruct",
+    dtype: options.DTypeOption = "auto",
+    device: options.Device = "auto",
+    device_map: str | None = typer.Option(
+        None, help="Spread the target's layers over devices.", rich_help_panel=_TARGETS
+    ),
+    slots: int = typer.Option(8, min=1, help="Sessions whose KV a target keeps at once.", rich_help_panel=_TARGETS),
+    max_context: options.MaxContext = None,
+    threads: int | None = typer.Option(
+        None, min=1, help="CPU threads of a target's forward pass.", rich_help_panel=_TARGETS
+    ),
+    drafter: str = typer.Option("ngram", help="ngram or model.", rich_help_panel=_DRAFTS),
+    draft_model: str = typer.Option("smollm2-135m-instruct", help="Model of the drafter.", rich_help_panel=_DRAFTS),
+    draft_threads: int | None = typer.Option(
+        None, min=1, help="CPU threads of a draft's forward pass.", rich_help_panel=_DRAFTS
+    ),
+    gamma: int = typer.Option(4, min=0, help="Proposals per round to begin with.", rich_help_panel=_DRAFTS),
+    adaptive: bool = typer.Option(True, help="Let gamma follow what rounds show.", rich_help_panel=_DRAFTS),
+    worker_bind: str = typer.Option(
+        "127.0.0.1",
+        help="Address that workers listen on; empty: their node's own, which needs --insecure.",
+        rich_help_panel=_RAY,
+    ),
+    worker_metrics: bool = typer.Option(True, help="Workers serve /metrics on free ports; /sd lists them."),
+    queue_limit: int = typer.Option(256, min=0, help="Most requests that wait for admission; one more is refused."),
+    round_timeout: float = typer.Option(10.0, min=0.1, help="Seconds a worker may be silent between rounds."),
+    open_timeout: float = typer.Option(30.0, min=0.1, help="Seconds until a worker must have opened a session."),
+    probe_interval: float = typer.Option(0.5, min=0.01, help="Seconds between probes of a worker."),
+    lost_after: float = typer.Option(5.0, min=0.1, help="Seconds without a good answer after which it is replaced."),
+    host: options.Host = "127.0.0.1",
+    port: int = typer.Option(7500, min=0, max=65535, help="Port to listen on; 0: a free one."),
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    tls_ca: options.TlsCa = None,
+    token: options.Token = None,
+    insecure: options.Insecure = False,
+    max_message_bytes: options.MaxMessageBytes = options.LIMITS.max_message_bytes,
+    keepalive: options.Keepalive = options.LIMITS.keepalive_seconds,
+    grace: options.Grace = 30.0,
+    metrics_port: options.MetricsPort = None,
+    log_level: options.LogLevel = "info",
+    log_format: options.LogFormat = "auto",
+) -> None:
+    """Places draft and target workers, routes requests to them and carries them over failures.
+
+    Every option can be set by an environment variable: --queue-limit is DRAFTPROOF_ORCHESTRATOR_QUEUE_LIMIT.
+    """
+    logs.configure(log_level, log_format)
+
+    def build() -> App:
+        # heavy imports wait until --help and wrong options are dealt with
+        from draft_service.app import DraftConfig, TargetAddress
+        from draftproof.engine.config import ModelConfig
+        from orchestrator.app import OrchestratorConfig, load
+        from orchestrator.attempt import Patience
+        from orchestrator.probe import ProbeConfig
+        from orchestrator.ray_placement import RayConfig, Resources
+        from orchestrator.relay import RelayConfig
+        from orchestrator.supervisor import SupervisorConfig, wanted
+        from orchestrator.workers import Role
+        from target_service.app import TargetConfig
+
+        limits = RpcLimits(max_message_bytes=max_message_bytes, keepalive_seconds=keepalive)
+        workers = options.ListenConfig(
+            insecure=insecure, limits=limits, grace=grace, metrics_port=0 if worker_metrics else None
+        )
+        return load(
+            OrchestratorConfig(
+                supervisor=SupervisorConfig(
+                    wanted={Role.TARGET: wanted("targets", targets), Role.DRAFT: wanted("drafts", drafts)},
+                    attached={Role.TARGET: tuple(attach_target), Role.DRAFT: tuple(attach_draft)},
+                ),
+                listen=options.ListenConfig(
+                    host=host,
+                    port=port,
+                    tls=options.tls_files(tls_cert, tls_key, tls_ca),
+                    token=token,
+                    insecure=insecure,
+                    limits=limits,
+                    grace=grace,
+                    metrics_port=metrics_port,
+                ),
+                relay=RelayConfig(patience=Patience(opening=open_timeout, round=round_timeout)),
+                probes=ProbeConfig(interval=probe_interval, lost_after=lost_after),
+                queue_limit=queue_limit,
+                workers_insecure=insecure,
+            ),
+            RayConfig(
+                address=ray_address,
+                resources={
+                    Role.TARGET: Resources(num_gpus=target_gpus, custom=target_resource),
+                    Role.DRAFT: Resources(num_gpus=draft_gpus, custom=draft_resource),
+                },
+                target=TargetConfig(
+                    model=ModelConfig(
+                        model=model,
+                        dtype=options.dtype(dtype),
+                        device=device,
+                        device_map=device_map,
+                        slots=slots,
+                        max_context=max_context,
+                        threads=threads,
+                    ),
+                    listen=workers,
+                ),
+                draft=DraftConfig(
+                    drafter=drafter,
+                    model=ModelConfig(
+                        model=draft_model, dtype=options.dtype(dtype), device=device, slots=16, threads=draft_threads
+                    ),
+                    target=TargetAddress(address="", insecure=insecure),
+                    listen=workers,
+                    gamma=gamma,
+                    adaptive=adaptive,
+                ),
+                bind=worker_bind,
+            ),
+        )
+
+    main(build)
+
+
+if __name__ == "__main__":
+    cli()
