@@ -59,9 +59,7 @@ def _finished(**fields):
         time=verdict_pb2.TimeSplit(draft_ns=2_000_000, total_ns=3_000_000_000),
     )
     return pb.GenerateResponse(
-        finished=pb.Finished(
-            finish_reason=verdict_pb2.FINISH_REASON_STOP, stats=stats, lossless=True, **fields
-        )
+        finished=pb.Finished(finish_reason=verdict_pb2.FINISH_REASON_STOP, stats=stats, lossless=True, **fields)
     )
 
 
