@@ -156,6 +156,12 @@ class DraftApp:
         await self.server.stop(1.0)
         self._thread.stop()
 
+    async def close(self) -> None:
+        """Stops serving at once."""
+        assert self.server is not None
+        await self.server.stop(0.0)
+        self._thread.stop()
+
     def _on_link(self, up: bool) -> None:
         self._metrics.link(up)
         if self.server is not None:
