@@ -177,6 +177,13 @@ class DraftApp:
             self._config.link,
         )
 
+    async def close(self) -> None:
+        """Stops serving at once."""
+        assert self.server is not None
+        await self._pool.close()
+        await self.server.stop(0.0)
+        self._thread.stop()
+
     def _on_link(self, up: bool) -> None:
         self._metrics.link(up)
         if self.server is not None:

@@ -29,11 +29,13 @@ class LinkConfig:
     """Settings of a link.
 
     Attributes:
+        connect_timeout: seconds a new session waits for the first stream.
         reconnect_timeout: seconds a running session waits for the stream to come back before it fails.
         outbox_limit: most frames that wait to be sent.
         max_message_bytes: largest message of the channel.
     """
 
+    connect_timeout: float = 5.0
     reconnect_timeout: float = 1.0
     outbox_limit: int = 4096
     max_message_bytes: int = RpcLimits().max_message_bytes
@@ -72,6 +74,7 @@ class TargetLink:
         self._sessions: dict[int, LinkSession] = {}
         self._outbox: asyncio.Queue[target_pb2.VerifyRequest] = asyncio.Queue(self.config.outbox_limit)
         self._up = asyncio.Event()
+        self._failed = asyncio.Event()
         self._welcome: target_pb2.Welcome | None = None
         self._refusal: FingerprintMismatchError | None = None
         self._problem = "not connected yet"
@@ -108,7 +111,7 @@ class TargetLink:
         Raises:
             RequestError: refused, or the target can't be reached.
         """
-        await self.wait_up()
+        await self._first_up()
         session = LinkSession(self, next(self._ids), request)
         self._sessions[session.id] = session
         try:
@@ -130,6 +133,17 @@ class TargetLink:
             await asyncio.wait_for(self._up.wait(), self.config.reconnect_timeout)
         except TimeoutError:
             raise self.unavailable() from None
+
+    async def _first_up(self) -> None:
+        """Waits for a stream that is being made, but not for a target that has just failed to answer."""
+        if not self._failed.is_set():
+            waits = [asyncio.create_task(event.wait()) for event in (self._up, self._failed)]
+            try:
+                await asyncio.wait(waits, timeout=self.config.connect_timeout, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+        await self.wait_up()
 
     def refuse(self, error: FingerprintMismatchError) -> None:
         """The models don't fit: whoever still asks is told so."""
@@ -193,6 +207,7 @@ class TargetLink:
                     problem = str(error)
                 if self._down(problem):
                     delay = _FIRST_DELAY
+                self._failed.set()
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, 1.0)
         finally:
@@ -206,6 +221,7 @@ class TargetLink:
             await self._handshake(call)
             self._outbox = asyncio.Queue(self.config.outbox_limit)
             self._up.set()
+            self._failed.clear()
             self._on_ready(True)
             log.info("target connected", target=self.addresses[0], model=self._known().fingerprint.model)
             await self._pump(call)

@@ -110,6 +110,13 @@ class OrchestratorApp:
         if self._http is not None:
             await self._http.cleanup()
 
+    async def close(self) -> None:
+        """Stops serving at once."""
+        assert self.server is not None
+        await self.server.stop(0.0)
+        if self._http is not None:
+            await self._http.cleanup()
+
     async def _follow(self) -> None:
         assert self.server is not None
         while True:

@@ -99,6 +99,12 @@ class TargetApp:
         await self.server.stop(1.0)
         self._thread.stop()
 
+    async def close(self) -> None:
+        """Stops serving at once."""
+        assert self.server is not None
+        await self.server.stop(0.0)
+        self._thread.stop()
+
     def _on_health(self, healthy: bool) -> None:
         if self.server is not None:
             self.server.set_serving(healthy)

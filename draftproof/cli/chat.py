@@ -13,7 +13,9 @@ from draftproof.cli.options import Connection
 from draftproof.client import Client
 from draftproof.errors import DraftproofError
 
-HELP = "/reset forgets the conversation, /stats shows how the last answer came about, /exit leaves"
+HELP = (
+    "/reset forgets the conversation, /stats tells how the last answer came about, /exit leaves, Ctrl-C stops an answer"
+)
 
 
 class Conversation:
@@ -78,7 +80,7 @@ def run(
                 talk.reset()
             elif text == "/stats":
                 for line in talk.stats:
-                    err.print(line)
+                    err.print(line, soft_wrap=True)
             elif text.startswith("/"):
                 err.print(HELP)
             elif text:
@@ -90,7 +92,7 @@ def run(
 
 
 def _greet(console: Console, address: str, model: str, drafter: str, legend: bool) -> None:
-    console.print(f"{model} at {address}, drafter {drafter or 'none'}. {HELP}; Ctrl-C stops an answer.", style="dim")
+    console.print(f"{model} at {address}, drafter {drafter or 'none'}. {HELP}", style="dim", soft_wrap=True)
     if legend:
         console.print(render.legend())
 

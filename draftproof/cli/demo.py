@@ -60,7 +60,9 @@ def compare(console: Console, front: Client, target: Client, prompt: str, sampli
     """Answers the prompt both ways and prints what each cost."""
     info = front.info()
     console.print(
-        f"target {info.target.model} at {target.address}, drafter {info.drafter} at {front.address}", style="dim"
+        f"target {info.target.model} at {target.address}, drafter {info.drafter} at {front.address}",
+        style="dim",
+        soft_wrap=True,
     )
     with console.status("warming up"):
         for client in (front, target):

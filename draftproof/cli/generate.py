@@ -64,7 +64,7 @@ def say(console: Console, completion: Completion, *, legend: bool) -> None:
     """Prints the summary of a generation."""
     console.print()
     for line in ([render.legend()] if legend else []) + render.summary(completion):
-        console.print(line)
+        console.print(line, soft_wrap=True)
 
 
 def to_json(completion: Completion) -> dict[str, Any]:

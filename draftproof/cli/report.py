@@ -11,7 +11,6 @@ from draftproof.errors import (
     DraftproofError,
     FingerprintMismatchError,
     InvalidArgumentError,
-    ModelLoadError,
     OverloadedError,
     UnauthenticatedError,
     UnavailableError,
@@ -30,7 +29,6 @@ _HINTS: tuple[tuple[type[DraftproofError], str], ...] = (
     (DeadlineExceededError, "raise --timeout"),
     (FingerprintMismatchError, "start draft and target with models that share a tokenizer; see `draftproof doctor`"),
     (UnsupportedError, "see `draftproof doctor` for what the server can do"),
-    (ModelLoadError, ""),
 )
 
 

@@ -9,7 +9,9 @@ import typer
 
 from draftproof.cli import options
 
-DEMO_PROMPT = "Write the numbers from one to twenty as words, then write them again in the same order."
+DEMO_PROMPT = (
+    "Write a Python function that returns the n-th Fibonacci number, then a second one that returns a list of them."
+)
 
 Wait = Annotated[float, typer.Option(envvar="DRAFTPROOF_WAIT", help="Seconds each service gets to start.")]
 Logs = Annotated[bool, typer.Option("--logs", envvar="DRAFTPROOF_LOGS", help="Show all log lines of the services.")]

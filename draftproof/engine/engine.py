@@ -46,7 +46,7 @@ class TransformersEngine:
         self.slots = slots
         self.weights_sha256 = weights_sha256
         self.batch_invariant = batch_invariant
-        self._model = model
+        self.model = model
         embeddings: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
         self._device = embeddings.device
         self._input_ids_limit = embeddings.shape[0]
@@ -138,7 +138,7 @@ class TransformersEngine:
     def _run(self, layout: BatchLayout, token_ids: list[int], positions: list[int], keep: list[int]) -> Tensor:
         """The model over packed tokens; logits [len(keep), V] of the packed indices in keep."""
         kept = torch.tensor(keep, dtype=torch.long, device=self._device)
-        out = self._model(
+        out = self.model(
             input_ids=torch.tensor([token_ids], device=self._device),
             position_ids=torch.tensor([positions], device=self._device),
             use_cache=False,

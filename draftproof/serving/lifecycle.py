@@ -31,6 +31,10 @@ class App(Protocol):
         """Refuses new work, lets running work finish within the grace period, and stops serving."""
         ...
 
+    async def close(self) -> None:
+        """Stops serving at once."""
+        ...
+
 
 async def serve(app: App) -> None:
     """Runs an app until SIGTERM or SIGINT, then drains it. A second signal ends it at once.
@@ -48,6 +52,7 @@ async def serve(app: App) -> None:
     try:
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
+            await app.close()
             running.result()
             return
         log.info("draining")

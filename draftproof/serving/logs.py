@@ -24,10 +24,13 @@ def configure(level: str = "info", fmt: str = "auto") -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    # local variables hold prompts and request keys, which belong in no log
+    as_dict = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    as_text = structlog.dev.RichTracebackFormatter(show_locals=False)
     final: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=as_text)]
         if console
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [structlog.processors.ExceptionRenderer(as_dict), structlog.processors.JSONRenderer()]
     )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final]
@@ -37,7 +40,7 @@ def configure(level: str = "info", fmt: str = "auto") -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
-    for ours in ("draftproof", "target_service", "draft_service", "__main__"):
+    for ours in ("draftproof", "target_service", "draft_service", "orchestrator", "__main__"):
         logging.getLogger(ours).setLevel(level.upper())
     structlog.configure(
         processors=[

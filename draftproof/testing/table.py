@@ -181,13 +181,13 @@ class ByteTokenizer:
         return b"".join(self._pieces[i] for i in ids if i < len(self._pieces)).decode(errors="replace")
 
     def token(self, token_id: int) -> str:
-        """ "<0x61>" for a byte, "<eos>" for the end, "" outside the vocabulary."""
+        """ "0x61" for a byte, "<eos>" for the end, "" outside the vocabulary."""
         if token_id in self.eos_ids:
             return "<eos>"
         if not 0 <= token_id < len(self._pieces):
             return ""
         piece = self._pieces[token_id]
-        return f"<0x{piece[0]:02x}>" if token_id < 256 else piece.decode()
+        return f"0x{piece[0]:02x}" if token_id < 256 else piece.decode()
 
 
 def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -86,7 +86,9 @@ def token_mismatch(
         what = f"token {token_id} is {tokens[token_id]!r} here and another one on the peer"
     if token_id < len(tokens):
         metadata["token"] = tokens[token_id]
-    return FingerprintMismatchError(f"{names} have different vocabularies: {what}", metadata=metadata)
+    return FingerprintMismatchError(
+        f"{names} have different vocabularies: {what}; serve a draft with the target's own tokenizer", metadata=metadata
+    )
 
 
 def _bytes(token: str) -> bytes:
