@@ -107,6 +107,7 @@ class DraftApp:
         self._link = TargetLink(
             target.address,
             channel,
+            config.listen.limits.max_message_bytes,
             self._fingerprint,
             self._drafter.name,
             lambda: wire_fingerprint.token_digests(self._tokens),
