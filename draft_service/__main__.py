@@ -92,7 +92,7 @@ def draft(
                     token=target_token,
                     insecure=insecure,
                 ),
-                link=LinkConfig(reconnect_timeout=reconnect_timeout, max_message_bytes=max_message_bytes),
+                link=LinkConfig(reconnect_timeout=reconnect_timeout),
                 listen=options.ListenConfig(
                     host=host,
                     port=port,

@@ -170,6 +170,7 @@ class DraftApp:
         return TargetLink(
             address,
             channel,
+            self._config.listen.limits.max_message_bytes,
             self._fingerprint,
             self._drafter.name,
             lambda: wire_fingerprint.token_digests(self._tokens),

@@ -13,7 +13,7 @@ import structlog
 
 from draft_service.link_session import LinkSession
 from draftproof.errors import FingerprintMismatchError, PeerUnavailableError, RequestError
-from draftproof.rpc.options import RpcLimits, check_size
+from draftproof.rpc.options import check_size
 from draftproof.rpc.status import from_rpc_error
 from draftproof.v1 import fingerprint_pb2, target_pb2, target_pb2_grpc
 from draftproof.wire import fingerprint as wire_fingerprint
@@ -32,13 +32,11 @@ class LinkConfig:
         connect_timeout: seconds a new session waits for the first stream.
         reconnect_timeout: seconds a running session waits for the stream to come back before it fails.
         outbox_limit: most frames that wait to be sent.
-        max_message_bytes: largest message of the channel.
     """
 
     connect_timeout: float = 5.0
     reconnect_timeout: float = 1.0
     outbox_limit: int = 4096
-    max_message_bytes: int = RpcLimits().max_message_bytes
 
 
 class TargetLink:
@@ -47,6 +45,7 @@ class TargetLink:
     Args:
         address: for messages.
         channel: to the target; closed with the link.
+        max_message_bytes: largest message of the channel.
         fingerprint: ours.
         digests: gives 4 bytes per token when the target asks which one differs.
         on_ready: told when the link comes up or goes down.
@@ -56,6 +55,7 @@ class TargetLink:
         self,
         address: str,
         channel: grpc.aio.Channel,
+        max_message_bytes: int,
         fingerprint: fingerprint_pb2.Fingerprint,
         drafter: str,
         digests: Callable[[], bytes],
@@ -65,9 +65,8 @@ class TargetLink:
         self.addresses = [address]
         self.config = config or LinkConfig()
         self._channel = channel
-        self._hello = target_pb2.Hello(
-            fingerprint=fingerprint, drafter=drafter, max_message_bytes=self.config.max_message_bytes
-        )
+        self._max_message_bytes = max_message_bytes
+        self._hello = target_pb2.Hello(fingerprint=fingerprint, drafter=drafter, max_message_bytes=max_message_bytes)
         self._digests = digests
         self._on_ready = on_ready
         self._ids = itertools.count(1)
@@ -168,7 +167,7 @@ class TargetLink:
         """
         if not self._up.is_set():
             raise self.unavailable()
-        check_size(frame, min(self.config.max_message_bytes, self._known().max_message_bytes))
+        check_size(frame, min(self._max_message_bytes, self._known().max_message_bytes))
         try:
             self._outbox.put_nowait(frame)
         except asyncio.QueueFull:

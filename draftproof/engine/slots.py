@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
+
+# Absent outside Linux.
+_NO_HUGE_PAGES: Final[int | None] = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class KvSlots:
         shape = (self.slots, like.shape[1], self.context, like.shape[3])
         if like.device.type != "cpu":
             return torch.zeros(shape, dtype=like.dtype, device=like.device)
-        # numpy asks the kernel for zero pages, which take memory only once a sequence reaches them.
-        size = int(np.prod(shape)) * like.element_size()
-        return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(like.dtype).view(shape)
+        # Zero pages of the kernel's, small ones: they take memory only once a sequence reaches them.
+        pages = mmap.mmap(-1, prod(shape) * like.element_size(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if _NO_HUGE_PAGES is not None:
+            pages.madvise(_NO_HUGE_PAGES)
+        return torch.frombuffer(pages, dtype=like.dtype).view(shape)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import structlog
 
 from tests.integration.services.harness import Kit, Proxy
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs() -> Iterator[None]:
+    """Rendering tracebacks for a terminal costs a second each."""
+    with structlog.testing.capture_logs():
+        yield
 
 
 @pytest.fixture

@@ -1,0 +1,154 @@
+"""TLS, mutual TLS and bearer tokens on every link, with certificates made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from draft_service.app import TargetAddress
+from draftproof.client import NO_RETRIES
+from draftproof.errors import ConfigError, RequestError, UnauthenticatedError, UnavailableError
+from draftproof.rpc.security import TlsFiles
+from draftproof.serving.options import ListenConfig
+from tests.integration.services.harness import Kit, Options, Stack, fingerprint, raw_draft, until
+
+OPTIONS: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True}
+
+
+class Authority:
+    """A certificate authority and files of certificates that it signs."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._ca = trustme.CA()
+        self.ca = folder / "ca.pem"
+        self._ca.cert_pem.write_to_path(self.ca)
+
+    def files(self, name: str, ca: bool = True) -> TlsFiles:
+        issued = self._ca.issue_cert("127.0.0.1", "localhost")
+        cert, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
+        issued.cert_chain_pems[0].write_to_path(cert)
+        issued.private_key_pem.write_to_path(key)
+        return TlsFiles(cert=cert, key=key, ca=self.ca if ca else None)
+
+    @property
+    def trust(self) -> TlsFiles:
+        return TlsFiles(ca=self.ca)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "theirs")
+
+
+async def check_works(kit: Kit, stack: Stack, **draft_client: Any) -> None:
+    client = kit.client(stack.draft.address, retries=NO_RETRIES, **draft_client)
+    assert len((await client.generate("hello", **OPTIONS)).tokens) == 5
+
+
+async def check_refused(kit: Kit, address: str, kind: type[RequestError], **client_options: Any) -> None:
+    client = kit.client(address, retries=NO_RETRIES, **client_options)
+    with pytest.raises(kind):
+        await client.generate("hello", timeout=5.0, **OPTIONS)
+
+
+async def test_tls_on_every_link(kit: Kit, authority: Authority, stranger: Authority) -> None:
+    listen = ListenConfig(tls=authority.files("server", ca=False))
+    stack = await kit.stack(
+        target_listen=listen,
+        draft_listen=listen,
+        dial=lambda address: TargetAddress(address=address, tls=authority.trust),
+    )
+    await check_works(kit, stack, tls=authority.trust)
+    direct = kit.client(stack.target.address, tls=authority.trust)
+    assert len((await direct.generate("hello", **OPTIONS)).tokens) == 5
+    for address in (stack.draft.address, stack.target.address):
+        await check_refused(kit, address, UnavailableError)
+        await check_refused(kit, address, UnavailableError, tls=stranger.trust)
+
+
+async def test_mutual_tls_on_every_link(kit: Kit, authority: Authority, stranger: Authority) -> None:
+    listen = ListenConfig(tls=authority.files("server"))
+    ours = authority.files("client")
+    stack = await kit.stack(
+        target_listen=listen, draft_listen=listen, dial=lambda address: TargetAddress(address=address, tls=ours)
+    )
+    await check_works(kit, stack, tls=ours)
+    theirs = stranger.files("client")
+    wrong = TlsFiles(cert=theirs.cert, key=theirs.key, ca=authority.ca)
+    for address in (stack.draft.address, stack.target.address):
+        await check_refused(kit, address, UnavailableError, tls=authority.trust)
+        await check_refused(kit, address, UnavailableError, tls=wrong)
+
+
+@pytest.mark.parametrize(
+    "dial",
+    [
+        lambda address, ours, theirs: TargetAddress(address=address),
+        lambda address, ours, theirs: TargetAddress(address=address, tls=theirs.trust),
+        lambda address, ours, theirs: TargetAddress(address=address, tls=ours.trust),
+    ],
+    ids=["plaintext", "another authority", "no certificate of its own"],
+)
+async def test_a_draft_that_can_t_show_itself_never_gets_ready(
+    kit: Kit, authority: Authority, stranger: Authority, dial: Any
+) -> None:
+    stack = await kit.stack(
+        ready=False,
+        target_listen=ListenConfig(tls=authority.files("server")),
+        dial=lambda address: dial(address, authority, stranger),
+    )
+    client = kit.client(stack.draft.address, retries=NO_RETRIES)
+    link = stack.draft.app._link  # type: ignore[union-attr]
+    await until(lambda: link._problem != "not connected yet")
+    with pytest.raises(UnavailableError, match="can't be reached"):
+        await client.generate("hello", timeout=5.0)
+    assert not stack.draft.serving
+
+
+async def test_bearer_tokens_at_both_doors(kit: Kit) -> None:
+    stack = await kit.stack(
+        target_listen=ListenConfig(token="target-secret"),
+        draft_listen=ListenConfig(token="front-door"),
+        dial=lambda address: TargetAddress(address=address, token="target-secret"),
+    )
+    await check_works(kit, stack, token="front-door")
+    assert len((await kit.client(stack.target.address, token="target-secret").generate("hi", **OPTIONS)).tokens) == 5
+    for address, wrong in ((stack.draft.address, "target-secret"), (stack.target.address, "front-door")):
+        await check_refused(kit, address, UnauthenticatedError)
+        await check_refused(kit, address, UnauthenticatedError, token=wrong)
+    async with raw_draft(stack.target.address, token="target-secret") as draft:
+        assert draft.welcome.fingerprint.tokenizer_sha256 == fingerprint().tokenizer_sha256
+
+
+async def test_a_draft_with_the_wrong_token_says_so(kit: Kit) -> None:
+    stack = await kit.stack(ready=False, target_listen=ListenConfig(token="target-secret"))
+    client = kit.client(stack.draft.address, retries=NO_RETRIES)
+    link = stack.draft.app._link  # type: ignore[union-attr]
+    await until(lambda: link._problem != "not connected yet")
+    with pytest.raises(UnavailableError, match="bearer token"):
+        await client.generate("hello", timeout=5.0)
+
+
+async def test_plaintext_stays_on_loopback(kit: Kit) -> None:
+    with pytest.raises(ConfigError, match="not a loopback address"):
+        await kit.target(Options(target_listen=ListenConfig(host="0.0.0.0")))
+    with pytest.raises(ConfigError, match="not a loopback address"):
+        await kit.draft(Options(draft_listen=ListenConfig(host="0.0.0.0")), "127.0.0.1:1")
+    with pytest.raises(ConfigError, match="not a loopback address"):
+        await kit.draft(Options(), "192.0.2.1:7600")
+    options = Options(dial=lambda address: TargetAddress(address=address, token="x", insecure=True))
+    with pytest.raises(ConfigError, match="never sent in plaintext"):
+        await kit.draft(options, "192.0.2.1:7600")
+    target = await kit.target(Options(target_listen=ListenConfig(host="0.0.0.0", insecure=True)))
+    async with raw_draft(f"127.0.0.1:{target.port}") as draft:
+        assert draft.welcome.max_gamma == 16
