@@ -137,7 +137,6 @@ def held(stack: Stack) -> dict[str, Any]:
     admission = verifier._admission
     link, loop = draft._link, draft._loop
     assert link is not None
-    assert draft._generation is not None
     drafter: Any = draft._drafter
     found = {
         "target sessions": verifier._sessions,
@@ -146,8 +145,8 @@ def held(stack: Stack) -> dict[str, Any]:
         "free slots missing": verifier._engine.slots - len(admission._free),
         "link sessions": link._sessions,
         "open blocks": [b for b, f in loop._open if not f.done()],
-        "draft requests": draft._generation._running,
-        "target requests": stack.target.app._generation._running,
+        "draft requests": draft._generator.running,
+        "target requests": stack.target.app._generator.running,
         "draft slots": getattr(drafter, "_cached", None),
     }
     return {name: value for name, value in found.items() if value}
