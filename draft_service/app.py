@@ -27,6 +27,7 @@ from draftproof.serving.generation import GenerationConfig, GenerationServicer, 
 from draftproof.serving.model_thread import ModelThread
 from draftproof.serving.options import ListenConfig
 from draftproof.v1 import draft_pb2_grpc, generation_pb2_grpc
+from draftproof.version import VERSION
 from draftproof.wire import fingerprint as wire_fingerprint
 
 log = structlog.get_logger(__name__)
@@ -89,6 +90,9 @@ class DraftApp:
         self._drafter = drafter
         self.registry = CollectorRegistry()
         self._metrics = DraftMetrics(self.registry)
+        self._metrics.build_info(
+            role="draft", version=VERSION, model=drafter.name, weights_sha256=drafter.weights_sha256
+        )
         self._thread = ModelThread("draft")
         self._loop = DraftLoop(drafter, self._thread, self._metrics)
         limits = config.listen.limits
@@ -105,6 +109,7 @@ class DraftApp:
             ),
             self._metrics.round,
         )
+        self._metrics.follow(lambda: self._generator.running)
         self._pool = LinkPool(self._make_link)
         self._link: TargetLink | None = None
         self.metrics_port: int | None = None
@@ -117,6 +122,7 @@ class DraftApp:
         if config.target.address:
             self._link = self._make_link(config.target.address, self._on_link)
         generation = GenerationServicer(self._generator, self._link or NoTarget(), self._fingerprint)
+        generation.metrics_port = self.metrics_port
         self.server = await process.listen(
             [
                 Service(
@@ -160,6 +166,11 @@ class DraftApp:
 
     def _make_link(self, address: str, on_ready: Callable[[bool], None] = lambda up: None) -> TargetLink:
         target = self._config.target
+
+        def changed(up: bool) -> None:
+            self._metrics.link(up)
+            on_ready(up)
+
         channel = aio_channel(
             address,
             limits=self._config.listen.limits,
@@ -174,7 +185,7 @@ class DraftApp:
             self._fingerprint,
             self._drafter.name,
             lambda: wire_fingerprint.token_digests(self._tokens),
-            on_ready,
+            changed,
             self._config.link,
         )
 
@@ -186,7 +197,6 @@ class DraftApp:
         self._thread.stop()
 
     def _on_link(self, up: bool) -> None:
-        self._metrics.link(up)
         if self.server is not None:
             self.server.set_serving(up)
 

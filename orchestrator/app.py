@@ -15,6 +15,7 @@ from draftproof.rpc.server import RunningServer, Service, check_address
 from draftproof.serving import process
 from draftproof.serving.options import ListenConfig
 from draftproof.v1 import generation_pb2_grpc, orchestrator_pb2_grpc
+from draftproof.version import VERSION
 from orchestrator.admission import Admission
 from orchestrator.front_door import FrontDoor, Steering
 from orchestrator.http import serve_http
@@ -55,6 +56,7 @@ class OrchestratorApp:
         self._registry = CollectorRegistry()
         self.fleet = Fleet()
         metrics = OrchestratorMetrics(self._registry)
+        metrics.build_info(role="orchestrator", version=VERSION)
         self._admission = Admission(self._capacity, config.queue_limit)
         self._follow_gauges(metrics)
         limits = config.listen.limits

@@ -10,6 +10,7 @@ import grpc.aio
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
+from draftproof.rpc.security import Address
 from draftproof.rpc.status import from_rpc_error
 from draftproof.v1 import generation_pb2, generation_pb2_grpc
 from orchestrator.workers import Fleet, State, Worker
@@ -67,6 +68,8 @@ async def _probe(worker: Worker, timeout: float) -> bool:
     worker.default_gamma = info.default_gamma
     worker.chat_template = info.chat_template
     worker.pid = worker.pid or info.pid
+    if info.metrics_port:
+        worker.metrics_address = str(Address(Address.parse(worker.address).host, info.metrics_port))
     return True
 
 

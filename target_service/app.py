@@ -20,6 +20,7 @@ from draftproof.serving.generation import GenerationConfig, GenerationServicer, 
 from draftproof.serving.model_thread import ModelThread
 from draftproof.serving.options import ListenConfig
 from draftproof.v1 import generation_pb2_grpc, target_pb2_grpc
+from draftproof.version import VERSION
 from target_service.local import LocalPort
 from target_service.stream import Identity, TargetServicer
 from target_service.verifier import Verifier, VerifierConfig
@@ -46,6 +47,7 @@ class TargetApp:
         self.registry = CollectorRegistry()
         self._thread = ModelThread("model")
         metrics = TargetMetrics(self.registry, config.verifier.max_gamma)
+        metrics.build_info(role="target", version=VERSION, model=engine.name, weights_sha256=engine.weights_sha256)
         self._verifier = Verifier(engine, tokenizer, config.verifier, metrics, self._thread, self._on_health)
         tokens = process.vocabulary(tokenizer, engine.vocab_size)
         fingerprint = process.fingerprint(tokens, engine.name, engine.weights_sha256)
@@ -68,7 +70,7 @@ class TargetApp:
 
     async def start(self) -> None:
         """Listens; ready at once."""
-        self.metrics_port = process.serve_metrics(self.registry, self._config.listen)
+        self.metrics_port = self._generation.metrics_port = process.serve_metrics(self.registry, self._config.listen)
         self.server = await process.listen(
             [
                 Service(

@@ -86,6 +86,11 @@ class Session:
         """Committed tokens to cache before a round's row, which feeds the last one itself."""
         return len(self.tokens) - 1 - self.cached
 
+    @property
+    def is_runnable(self) -> bool:
+        """Whether a pass could do something for it."""
+        return self.pending is not None or self.prefill_left() > 0
+
     def round_input(self) -> RoundInput:
         """The pending round as verification takes it."""
         assert self.pending is not None

@@ -92,6 +92,13 @@ class Verifier:
         self._progress_at = time.monotonic()
         self._healthy = True
         self._draining = False
+        metrics.limits(engine.slots, engine.slots * engine.max_context, config.queue_limit)
+        metrics.follow(
+            active_sessions=lambda: len(self._admission.active),
+            waiting_sessions=lambda: self._admission.waiting,
+            runnable_sessions=lambda: sum(s.is_runnable for s in self._admission.active),
+            kv_cached_tokens=lambda: sum(s.cached for s in self._admission.active),
+        )
 
     @property
     def waiting(self) -> int:
@@ -340,8 +347,7 @@ class Verifier:
                     ),
                 )
             )
-        self._metrics.occupancy(len(self._admission.active), self._admission.waiting)
-        if any(s.pending is not None or s.prefill_left() > 0 for s in self._admission.active):
+        if any(s.is_runnable for s in self._admission.active):
             self._work.set()
 
     def _fail(self, session: Session, error: RequestError) -> None:
@@ -370,6 +376,7 @@ class Verifier:
         if not self._healthy:
             self._healthy = True
             log.info("progress again")
+            self._metrics.health(True)
             self._on_health(True)
 
     async def _housekeeping(self) -> None:
@@ -382,6 +389,7 @@ class Verifier:
             elif self._healthy and now - self._progress_at > self.config.stall_timeout:
                 self._healthy = False
                 log.error("no progress", seconds=round(now - self._progress_at, 1))
+                self._metrics.health(False)
                 self._on_health(False)
             for session in self._admission.evictable(now):
                 self._metrics.evicted()

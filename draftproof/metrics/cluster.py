@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from draftproof.metrics.common import PREFIX
+from draftproof.errors import BY_REASON
+from draftproof.metrics.common import OTHER, PREFIX, Names, Recorder, create_children, never_raises
 from draftproof.v1 import generation_pb2
 
 FALLBACK_REASONS = (
@@ -20,9 +21,12 @@ FALLBACK_REASONS = (
     "overloaded",
     "no_draft",
 )
+OUTCOMES = ("OK", *BY_REASON)
+NO_DRAFT = "none"
+MAX_WORKERS = 128
 
 
-class OrchestratorMetrics:
+class OrchestratorMetrics(Recorder):
     """Metrics of an orchestrator: the cluster as its clients see it, under names of its own.
 
     Acceptance by draft and target comes from the verdicts that passed through; the targets' own counters are the
@@ -30,6 +34,22 @@ class OrchestratorMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self._count_rounds(registry)
+        self._measure_requests(registry)
+        cluster = f"{PREFIX}_cluster"
+        self._running = Gauge(f"{cluster}_running_requests", "Requests admitted.", registry=registry)
+        self._waiting = Gauge(f"{cluster}_waiting_requests", "Requests that wait for admission.", registry=registry)
+        self._limit = Gauge(f"{cluster}_waiting_limit", "Most requests that may wait (queue_limit).", registry=registry)
+        self._workers = Gauge(f"{cluster}_workers", "Workers by role and state.", ["role", "state"], registry=registry)
+        self._restarts = Counter(
+            f"{cluster}_worker_restarts", "Workers replaced, by role.", ["role"], registry=registry
+        )
+        self._drafts, self._targets = Names([NO_DRAFT], MAX_WORKERS), Names(limit=MAX_WORKERS)
+        self._reasons, self._outcomes = Names([*FALLBACK_REASONS, OTHER]), Names([*OUTCOMES, OTHER])
+        self.fallbacks: TallyCounter[str] = TallyCounter()
+
+    def _count_rounds(self, registry: CollectorRegistry) -> None:
         cluster = f"{PREFIX}_cluster"
         pair = ["draft", "target", "rule"]
         self._drafted = Counter(
@@ -41,12 +61,16 @@ class OrchestratorMetrics:
         )
         self._accepted = Counter(
             f"{cluster}_accepted_tokens",
-            "Proposals accepted and emitted, by draft, target and rule.",
+            f"Proposals accepted and emitted, by draft, target and rule; the rate: see {cluster}_draft_tokens_total.",
             pair,
             registry=registry,
         )
         self._committed = Counter(
-            f"{cluster}_committed_tokens", "Tokens streamed, by draft, target and rule.", pair, registry=registry
+            f"{cluster}_committed_tokens",
+            "Tokens streamed, by draft, target and rule; tokens per target step ="
+            f" sum(rate({cluster}_committed_tokens_total)) / sum(rate({cluster}_rounds_total)).",
+            pair,
+            registry=registry,
         )
         self._rounds = Counter(f"{cluster}_rounds", "Rounds, by draft, target and rule.", pair, registry=registry)
         self._fallbacks = Counter(
@@ -55,6 +79,10 @@ class OrchestratorMetrics:
             ["reason"],
             registry=registry,
         )
+        create_children(self._fallbacks, "reason", FALLBACK_REASONS)
+
+    def _measure_requests(self, registry: CollectorRegistry) -> None:
+        cluster = f"{PREFIX}_cluster"
         self._requests = Counter(f"{cluster}_requests", "Requests ended, by outcome.", ["outcome"], registry=registry)
         self._first = Histogram(
             f"{cluster}_time_to_first_token_seconds",
@@ -65,7 +93,7 @@ class OrchestratorMetrics:
         self._between = Histogram(
             f"{cluster}_inter_token_seconds",
             "Time between tokens: the gap between two rounds, divided by the tokens that end it, once per token.",
-            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5),
+            buckets=(0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5),
             registry=registry,
         )
         self._whole = Histogram(
@@ -74,18 +102,7 @@ class OrchestratorMetrics:
             buckets=(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
             registry=registry,
         )
-        self._running = Gauge(f"{cluster}_running_requests", "Requests admitted.", registry=registry)
-        self._waiting = Gauge(f"{cluster}_waiting_requests", "Requests that wait for admission.", registry=registry)
-        self._limit = Gauge(f"{cluster}_waiting_limit", "Most requests that may wait (queue_limit).", registry=registry)
-        self._workers = Gauge(f"{cluster}_workers", "Workers by role and state.", ["role", "state"], registry=registry)
-        self._restarts = Counter(
-            f"{cluster}_worker_restarts", "Workers replaced, by role.", ["role"], registry=registry
-        )
-        self.fallbacks: TallyCounter[str] = TallyCounter()
-        for reason in FALLBACK_REASONS:
-            self._fallbacks.labels(reason=reason)
-        for outcome in ("OK", "CANCELLED"):
-            self._requests.labels(outcome=outcome)
+        create_children(self._requests, "outcome", OUTCOMES)
 
     def follow(
         self,
@@ -95,40 +112,46 @@ class OrchestratorMetrics:
         workers: dict[tuple[str, str], Callable[[], float]],
     ) -> None:
         """Reads gauges at scrape time; `workers` gives their number by role and state."""
-        self._running.set_function(running)
-        self._waiting.set_function(waiting)
+        self._running.set_function(self.reading("running", running))
+        self._waiting.set_function(self.reading("waiting", waiting))
         self._limit.set(limit)
         for (role, state), count in workers.items():
-            self._workers.labels(role=role, state=state).set_function(count)
+            self._workers.labels(role=role, state=state).set_function(self.reading("workers", count))
             self._restarts.labels(role=role)
 
+    @never_raises
     def fallback(self, reason: str) -> None:
         """Counts one fallback."""
-        self._fallbacks.labels(reason=reason).inc()
         self.fallbacks[reason] += 1
+        self._fallbacks.labels(reason=self._reasons(reason)).inc()
 
+    @never_raises
     def restarted(self, role: str) -> None:
         """Counts one replaced worker."""
         self._restarts.labels(role=role).inc()
 
+    @never_raises
     def round(self, chunk: generation_pb2.Chunk, *, draft: str, target: str, rule: str) -> None:
         """Counts one round of a pair of workers; `draft` is "none" for target-only."""
-        pair = {"draft": draft, "target": target, "rule": rule}
+        pair = {"draft": self._drafts(draft), "target": self._targets(target), "rule": rule}
         self._rounds.labels(**pair).inc()
         self._drafted.labels(**pair).inc(chunk.examined)
         self._accepted.labels(**pair).inc(chunk.accepted)
         self._committed.labels(**pair).inc(len(chunk.tokens))
 
+    @never_raises
     def first_token(self, seconds: float) -> None:
         """Records the time to the first token."""
         self._first.observe(seconds)
 
+    @never_raises
     def gap(self, seconds: float, tokens: int) -> None:
         """Records the time between two rounds that `tokens` tokens ended."""
         for _ in range(tokens):
             self._between.observe(seconds / tokens)
 
+    @never_raises
     def ended(self, outcome: str, seconds: float) -> None:
         """Counts one request."""
-        self._requests.labels(outcome=outcome).inc()
+        self._requests.labels(outcome=self._outcomes(outcome)).inc()
         self._whole.observe(seconds)

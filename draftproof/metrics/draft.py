@@ -1,21 +1,29 @@
-"""Metrics of a draft process."""
+"""Metrics of a draft process. Acceptance is not among them: the target counts it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from draftproof.metrics.common import ENCODINGS, PREFIX, SECONDS
+from draftproof.metrics.common import ENCODINGS, PREFIX, ROWS, WIRE_SECONDS, Recorder, create_children, never_raises
 from draftproof.v1 import target_pb2, verdict_pb2
 
+PARTS = ("draft", "wire", "queue", "verify", "sample")
 
-class DraftMetrics:
-    """Metrics of a draft process."""
+
+class DraftMetrics(Recorder):
+    """Metrics of a draft process.
+
+    Bytes are counted on this side alone: each link has one draft at its end, so sums over processes count them once.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
         self._blocks = Histogram(
             f"{PREFIX}_draft_step_blocks",
             "Blocks advanced by one step of the drafter.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            buckets=ROWS,
             registry=registry,
         )
         self._failures = Counter(
@@ -27,57 +35,63 @@ class DraftMetrics:
         self._forward_ns = 0
         self._parts = Histogram(
             f"{PREFIX}_round_seconds",
-            "Parts of a round as its draft sees it: draft, wire (round trip less the target's share), queue, verify"
-            " (forward pass, shared with batch mates), sample (everything after the logits).",
+            "Parts of a round as its draft sees it: draft, wire (round trip less the target's share), queue (on the"
+            " target), verify (its forward pass, shared with batch mates), sample (everything after the logits).",
             ["part"],
-            buckets=SECONDS,
+            buckets=WIRE_SECONDS,
             registry=registry,
         )
         self._gamma = Histogram(
             f"{PREFIX}_gamma",
-            "Proposals asked for per round.",
+            "Proposals asked for per round (gamma); mean = rate(draftproof_gamma_sum) / rate(draftproof_gamma_count).",
             buckets=(0, 1, 2, 3, 4, 6, 8, 12, 16),
             registry=registry,
         )
         self._unused = Counter(
             f"{PREFIX}_unused_proposals",
-            "Proposals sent but not examined: refused, or behind the cut of a stop.",
+            "Proposals sent but not examined, by reason: refused, or cut (behind a stop).",
+            ["reason"],
             registry=registry,
         )
         self._bytes = Counter(
             f"{PREFIX}_wire_bytes",
-            "Bytes of proposals sent to targets by q encoding, and of verdicts received.",
+            "Serialised bytes of proposals sent to targets by q encoding, and of verdicts received; framing and TLS"
+            " not included.",
             ["direction", "encoding"],
             registry=registry,
         )
-        for part in ("draft", "wire", "queue", "verify", "sample"):
+        self._links = Gauge(f"{PREFIX}_target_links", "Streams to targets that are up.", registry=registry)
+        self._requests = Gauge(f"{PREFIX}_draft_requests", "Requests that this draft runs.", registry=registry)
+        for part in PARTS:
             self._parts.labels(part=part)
-        for encoding in ENCODINGS[:-1]:
+        for encoding in ENCODINGS:
             self._bytes.labels(direction="sent", encoding=encoding)
         self._bytes.labels(direction="received", encoding="verdict")
-        self._link = Gauge(f"{PREFIX}_target_link_up", "1 while the stream to the target is up.", registry=registry)
+        create_children(self._unused, "reason", ("refused", "cut"))
 
+    def follow(self, requests: Callable[[], float]) -> None:
+        """Reads the number of requests at scrape time."""
+        self._requests.set_function(self.reading("requests", requests))
+
+    @never_raises
     def round(
         self, block: target_pb2.Block, verdict: verdict_pb2.Verdict, gamma: int, draft_ns: int, trip_ns: int
     ) -> None:
         """Records one round as its draft sees it; times in nanoseconds, the trip from sending to the verdict."""
         target = verdict.timings
         wire_ns = trip_ns - target.queue_ns - target.forward_ns - target.verify_ns
-        for part, value in (
-            ("draft", draft_ns),
-            ("wire", max(0, wire_ns)),
-            ("queue", target.queue_ns),
-            ("verify", target.forward_ns),
-            ("sample", target.verify_ns),
-        ):
+        times = (draft_ns, max(0, wire_ns), target.queue_ns, target.forward_ns, target.verify_ns)
+        for part, value in zip(PARTS, times, strict=True):
             self._parts.labels(part=part).observe(value / 1e9)
         self._gamma.observe(gamma)
-        self._unused.inc(len(block.proposals) - verdict.examined)
+        reason = "refused" if verdict.HasField("refusal") else "cut"
+        self._unused.labels(reason=reason).inc(max(0, len(block.proposals) - verdict.examined))
         for proposal in block.proposals:
             encoding = proposal.q.WhichOneof("encoding") or "none"
             self._bytes.labels(direction="sent", encoding=encoding).inc(proposal.ByteSize())
         self._bytes.labels(direction="received", encoding="verdict").inc(verdict.ByteSize())
 
+    @never_raises
     def step(self, blocks: int, forward_ns: int) -> None:
         """Records one drafting step; `forward_ns` is the drafter's running total."""
         if blocks:
@@ -85,10 +99,12 @@ class DraftMetrics:
         self._forward.inc((forward_ns - self._forward_ns) / 1e9)
         self._forward_ns = forward_ns
 
+    @never_raises
     def drafting_failed(self, blocks: int) -> None:
         """Counts blocks that a failure cut short."""
         self._failures.inc(blocks)
 
+    @never_raises
     def link(self, up: bool) -> None:
-        """Sets the state of the link."""
-        self._link.set(up)
+        """Counts a stream that came up or went down."""
+        self._links.inc(1 if up else -1)

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from draftproof.metrics.common import ENCODINGS, PREFIX, SECONDS, create_children
+from draftproof.errors import BY_REASON
+from draftproof.metrics.common import (
+    ENCODINGS,
+    OTHER,
+    PREFIX,
+    ROWS,
+    SECONDS,
+    Names,
+    Recorder,
+    create_children,
+    never_raises,
+)
 from draftproof.v1 import distribution_pb2, verdict_pb2
 from draftproof.verification.intake import RefusalKind
 
@@ -18,9 +31,14 @@ _RATE = (
     "acceptance rate = sum(rate(draftproof_spec_decode_num_accepted_tokens_total))"
     " / sum(rate(draftproof_spec_decode_num_draft_tokens_total)); bonus and resampled tokens never count as accepted."
 )
+_PER_POSITION = (
+    "rate at position i = rate(num_accepted_tokens_per_pos_total{position=i})"
+    " / rate(num_draft_tokens_per_pos_total{position=i});"
+    " given that all before it were accepted: / rate(num_tested_tokens_per_pos_total{position=i})."
+)
 
 
-class TargetMetrics:
+class TargetMetrics(Recorder):
     """Metrics of a target process.
 
     Args:
@@ -29,8 +47,20 @@ class TargetMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, max_gamma: int) -> None:
+        super().__init__(registry)
+        self._count_acceptance(registry, max_gamma)
+        self._count_trouble(registry)
+        self._measure_passes(registry)
+        self._reasons = Names([*BY_REASON, OTHER])
+
+    def _count_acceptance(self, registry: CollectorRegistry, max_gamma: int) -> None:
         spec = f"{PREFIX}_spec_decode"
-        self._drafts = Counter(f"{spec}_num_drafts", "Blocks verified with at least one proposal.", registry=registry)
+        self._drafts = Counter(
+            f"{spec}_num_drafts",
+            "Blocks verified with at least one proposal; mean accepted length = 1 + rate(num_accepted_tokens_total)"
+            " / rate(num_drafts_total).",
+            registry=registry,
+        )
         self._drafted = Counter(
             f"{spec}_num_draft_tokens",
             f"Proposals that took part in verification up to the cut of a stop. {_RATE}",
@@ -39,28 +69,42 @@ class TargetMetrics:
         self._accepted = Counter(
             f"{spec}_num_accepted_tokens", f"Proposals accepted and emitted. {_RATE}", registry=registry
         )
-        self._accepted_at = Counter(
-            f"{spec}_num_accepted_tokens_per_pos",
-            "Proposals accepted and emitted, by offset in the block.",
-            ["position"],
-            registry=registry,
+        self._drafted_at, self._tested_at, self._accepted_at = (
+            Counter(f"{spec}_num_{what}_tokens_per_pos", f"{text} {_PER_POSITION}", ["position"], registry=registry)
+            for what, text in (
+                ("draft", "Proposals that took part in verification, by offset in the block."),
+                ("tested", "Proposals whose predecessors in the block were all accepted, by offset in it."),
+                ("accepted", "Proposals accepted and emitted, by offset in the block."),
+            )
         )
         self._expected = Counter(
             f"{spec}_expected_accepted_tokens",
-            "Sum over tested positions of sum_x min(p(x), q(x)): the expectation of num_accepted_tokens, less noisy.",
+            "Sum over tested positions of sum_x min(p(x), q(x)): the expectation of num_accepted_tokens, less noisy;"
+            " expected rate = rate(expected_accepted_tokens_total) / rate(num_draft_tokens_total).",
             registry=registry,
         )
         self._committed = Counter(
             f"{PREFIX}_committed_tokens",
-            "Tokens emitted, by source: accepted, resampled, bonus, or target (a round without proposals).",
+            "Tokens emitted, by source: accepted, resampled, bonus, or target (a round without proposals); tokens per"
+            " target step = sum(rate(draftproof_committed_tokens_total)) / sum(rate(draftproof_rounds_total)).",
             ["source"],
             registry=registry,
         )
         self._rounds = Counter(
-            f"{PREFIX}_rounds", "Rounds verified, those without proposals included.", registry=registry
+            f"{PREFIX}_rounds", "Rounds verified (target steps), those without proposals included.", registry=registry
         )
+        self._positions = [str(position) for position in range(max_gamma)]
+        for counter in (self._drafted_at, self._tested_at, self._accepted_at):
+            create_children(counter, "position", self._positions)
+        create_children(self._committed, "source", _SOURCES.values())
+
+    def _count_trouble(self, registry: CollectorRegistry) -> None:
         self._refused = Counter(
-            f"{PREFIX}_refused_proposals", "Positions not verified as sent, by kind.", ["kind"], registry=registry
+            f"{PREFIX}_refused_proposals",
+            "Positions not verified as sent, by kind: malformed_q, draw_mismatch (the target's own draw took the"
+            " place of the token sent), zero_mass.",
+            ["kind"],
+            registry=registry,
         )
         self._lossy = Counter(
             f"{PREFIX}_not_lossless_rounds",
@@ -82,12 +126,33 @@ class TargetMetrics:
         self._evicted = Counter(
             f"{PREFIX}_evicted_sessions", "Sessions that lost their slot to one that waited.", registry=registry
         )
-        self._active = Gauge(f"{PREFIX}_active_sessions", "Sessions that hold a KV slot.", registry=registry)
-        self._waiting = Gauge(f"{PREFIX}_waiting_sessions", "Sessions that wait for a KV slot.", registry=registry)
+        self._healthy = Gauge(
+            f"{PREFIX}_watchdog_healthy", "1 while runnable work makes progress, 0 after a stall.", registry=registry
+        )
+        self._stalls = Counter(
+            f"{PREFIX}_watchdog_stalls", "Times that runnable work made no progress for too long.", registry=registry
+        )
+        self._healthy.set(1)
+        create_children(self._refused, "kind", [kind.name.lower() for kind in RefusalKind])
+        create_children(self._encodings, "encoding", ENCODINGS)
+        create_children(self._stale, "what", ("session", "epoch", "round"))
+        create_children(self._failed, "reason", BY_REASON)
+
+    def _measure_passes(self, registry: CollectorRegistry) -> None:
+        gauges = {
+            "active_sessions": "Sessions that hold a KV slot.",
+            "waiting_sessions": "Sessions that wait for a KV slot.",
+            "runnable_sessions": "Sessions with a round or prompt tokens to compute.",
+            "kv_slots": "KV slots; slot use = active_sessions / kv_slots.",
+            "waiting_limit": "Most sessions that may wait (queue_limit); one more is refused.",
+            "kv_cached_tokens": "Tokens whose KV is cached; KV use = kv_cached_tokens / kv_capacity_tokens.",
+            "kv_capacity_tokens": "Tokens the KV cache holds: slots times the longest context.",
+        }
+        self._gauges = {name: Gauge(f"{PREFIX}_{name}", text, registry=registry) for name, text in gauges.items()}
         self._rows = Histogram(
             f"{PREFIX}_forward_rows",
-            "Rows of a forward pass.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            "Rows of a forward pass; batch occupancy = mean rows / kv_slots.",
+            buckets=ROWS,
             registry=registry,
         )
         self._tokens = Histogram(
@@ -99,56 +164,87 @@ class TargetMetrics:
         self._forward = Histogram(
             f"{PREFIX}_forward_seconds", "Duration of a forward pass.", buckets=SECONDS, registry=registry
         )
-        create_children(self._accepted_at, "position", map(str, range(max_gamma)))
-        create_children(self._committed, "source", _SOURCES.values())
-        create_children(self._refused, "kind", [kind.name.lower() for kind in RefusalKind])
-        create_children(self._encodings, "encoding", ENCODINGS)
-        create_children(self._stale, "what", ("session", "epoch", "round"))
+        self._queue = Histogram(
+            f"{PREFIX}_round_queue_seconds",
+            "From a round's arrival to the start of its forward pass.",
+            buckets=SECONDS,
+            registry=registry,
+        )
 
+    def limits(self, slots: int, capacity_tokens: int, queue_limit: int) -> None:
+        """Sets what the process was built for."""
+        for name, value in (
+            ("kv_slots", slots),
+            ("kv_capacity_tokens", capacity_tokens),
+            ("waiting_limit", queue_limit),
+        ):
+            self._gauges[name].set(value)
+
+    def follow(self, **sources: Callable[[], float]) -> None:
+        """Reads gauges at scrape time: active_sessions, waiting_sessions, runnable_sessions, kv_cached_tokens."""
+        for name, read in sources.items():
+            self._gauges[name].set_function(self.reading(name, read))
+
+    @never_raises
     def verdict(self, verdict: verdict_pb2.Verdict) -> None:
         """Counts one round."""
         self._rounds.inc()
+        self._queue.observe(verdict.timings.queue_ns / 1e9)
         if verdict.examined:
             self._drafts.inc()
         self._drafted.inc(verdict.examined)
         self._accepted.inc(verdict.accepted)
-        for position in range(verdict.accepted):
-            self._accepted_at.labels(position=str(position)).inc()
+        for counter, reach in (
+            (self._drafted_at, verdict.examined),
+            (self._tested_at, min(verdict.examined, verdict.accepted + 1)),
+            (self._accepted_at, verdict.accepted),
+        ):
+            for position in self._positions[:reach]:
+                counter.labels(position=position).inc()
         self._expected.inc(verdict.expected_accepted)
         for token in verdict.tokens:
             self._committed.labels(source=_SOURCES[token.source]).inc()
         if not verdict.lossless:
             self._lossy.inc()
 
+    @never_raises
     def encoding(self, q: distribution_pb2.Distribution) -> None:
         """Counts one proposal."""
         self._encodings.labels(encoding=q.WhichOneof("encoding") or "none").inc()
 
+    @never_raises
     def refusal(self, kind: RefusalKind) -> None:
         """Counts one refused position."""
         self._refused.labels(kind=kind.name.lower()).inc()
 
+    @never_raises
     def stale(self, what: str) -> None:
         """Counts one dropped frame."""
         self._stale.labels(what=what).inc()
 
+    @never_raises
     def failed(self, reason: str) -> None:
         """Counts one failed session."""
-        self._failed.labels(reason=reason).inc()
+        self._failed.labels(reason=self._reasons(reason)).inc()
 
+    @never_raises
     def numerics(self) -> None:
         """Counts one round with NaN or infinity."""
         self._numerics.inc()
 
+    @never_raises
     def evicted(self) -> None:
         """Counts one eviction."""
         self._evicted.inc()
 
-    def occupancy(self, active: int, waiting: int) -> None:
-        """Sets the session gauges."""
-        self._active.set(active)
-        self._waiting.set(waiting)
+    @never_raises
+    def health(self, healthy: bool) -> None:
+        """Records what the watchdog found."""
+        self._healthy.set(healthy)
+        if not healthy:
+            self._stalls.inc()
 
+    @never_raises
     def forward(self, rows: int, tokens: int, forward_ns: int) -> None:
         """Records one forward pass."""
         self._rows.observe(rows)

@@ -256,6 +256,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._generator = generator
         self._port = port
         self._draft_fingerprint = draft_fingerprint
+        self.metrics_port: int | None = None
 
     async def Generate(
         self,
@@ -289,6 +290,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             targets=self._port.addresses,
             waiting=self._port.waiting,
             pid=os.getpid(),
+            metrics_port=self.metrics_port or 0,
         )
 
 

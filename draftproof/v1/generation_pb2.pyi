@@ -124,7 +124,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("role", "version", "target", "draft", "drafter", "max_context", "slots", "max_gamma", "default_gamma", "max_message_bytes", "sessions", "chat_template", "targets", "waiting", "pid")
+    __slots__ = ("role", "version", "target", "draft", "drafter", "max_context", "slots", "max_gamma", "default_gamma", "max_message_bytes", "sessions", "chat_template", "targets", "waiting", "pid", "metrics_port")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +140,7 @@ class GetServerInfoResponse(_message.Message):
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    METRICS_PORT_FIELD_NUMBER: _ClassVar[int]
     role: str
     version: str
     target: _fingerprint_pb2.Fingerprint
@@ -155,4 +156,5 @@ class GetServerInfoResponse(_message.Message):
     targets: _containers.RepeatedScalarFieldContainer[str]
     waiting: int
     pid: int
-    def __init__(self, role: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., draft: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., drafter: _Optional[str] = ..., max_context: _Optional[int] = ..., slots: _Optional[int] = ..., max_gamma: _Optional[int] = ..., default_gamma: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., chat_template: _Optional[bool] = ..., targets: _Optional[_Iterable[str]] = ..., waiting: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+    metrics_port: int
+    def __init__(self, role: _Optional[str] = ..., version: _Optional[str] = ..., target: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., draft: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., drafter: _Optional[str] = ..., max_context: _Optional[int] = ..., slots: _Optional[int] = ..., max_gamma: _Optional[int] = ..., default_gamma: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., chat_template: _Optional[bool] = ..., targets: _Optional[_Iterable[str]] = ..., waiting: _Optional[int] = ..., pid: _Optional[int] = ..., metrics_port: _Optional[int] = ...) -> None: ...
