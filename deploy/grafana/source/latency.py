@@ -272,7 +272,7 @@ def _capacity(board: Dashboard) -> None:
             About(
                 title="Watchdog",
                 what="1 while a target's runnable work makes progress, 0 after a stall.",
-                good="1 everywhere.",
+                good="1 everywhere; at 0 a target says NOT_SERVING and its requests go on elsewhere.",
                 unit="none",
                 span=8,
             ),
