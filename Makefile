@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := draftproof draft_service target_service
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model test lint pytest exact demo protos docs bench fmt clean
+.PHONY: help setup model test lint pytest exact demo protos docs bench fmt clean prometheus dashboards pictures
 
 help:
 	@echo "make demo    prepare the embedded model, start target and draft, answer a prompt"
@@ -14,7 +14,8 @@ help:
 	@echo "make exact   every statistical test through the real stack (long)"
 	@echo "make bench   costs and speed, as ratios from one run"
 	@echo "make protos  generate draftproof/v1 from protos/"
-	@echo "make docs    renew the module list of docs/architecture.md"
+	@echo "make docs    renew the module list of docs/architecture.md and the tables of docs/metrics.md"
+	@echo "make dashboards  write the dashboards' JSON from their code"
 	@echo "make fmt     format the code"
 	@echo "make clean   remove the environment and every cache"
 
@@ -37,7 +38,11 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 	cd protos && ../$(BIN)/buf lint
 
-pytest: model
+# prometheus and promtool, for the tests of rules and dashboards
+prometheus:
+	deploy/prometheus/unpack.sh
+
+pytest: model prometheus
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test: lint
@@ -58,6 +63,10 @@ protos: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python docs/modules.py
+	PYTHONPATH=. $(BIN)/python docs/metrics.py
+
+dashboards: $(STAMP)
+	$(BIN)/python -m deploy.grafana.source
 
 fmt: $(STAMP)
 	$(BIN)/ruff check --fix-only --quiet .

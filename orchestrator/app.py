@@ -21,7 +21,7 @@ from orchestrator.front_door import FrontDoor, Steering
 from orchestrator.http import serve_http
 from orchestrator.probe import ProbeConfig
 from orchestrator.ray_placement import RayConfig, RayPlacement, connect
-from orchestrator.relay import RelayConfig
+from orchestrator.relay import RULE, RelayConfig
 from orchestrator.routing import Router
 from orchestrator.supervisor import Dial, Placement, Supervisor, SupervisorConfig
 from orchestrator.workers import Fleet, Role, State
@@ -58,6 +58,7 @@ class OrchestratorApp:
         metrics = OrchestratorMetrics(self._registry)
         metrics.build_info(role="orchestrator", version=VERSION)
         self._admission = Admission(self._capacity, config.queue_limit)
+        self._metrics = metrics
         self._follow_gauges(metrics)
         limits = config.listen.limits
         self._door = FrontDoor(self.fleet, Router(), self._admission, config.relay, metrics, limits.max_message_bytes)
@@ -122,7 +123,9 @@ class OrchestratorApp:
     async def _follow(self) -> None:
         assert self.server is not None
         while True:
-            self.server.set_serving(bool(self.fleet.ready(Role.TARGET)))
+            targets = self.fleet.ready(Role.TARGET)
+            self.server.set_serving(bool(targets))
+            self._metrics.pairs([w.name for w in self.fleet.ready(Role.DRAFT)], [w.name for w in targets], RULE)
             self._admission.wake()
             await self.fleet.changed()
 

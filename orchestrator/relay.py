@@ -20,6 +20,7 @@ from orchestrator.workers import Fleet, State
 
 log = structlog.get_logger(__name__)
 
+RULE = "token"
 _SPECULATION_HELP = "the text may differ from an uninterrupted run of this seed"
 
 
@@ -103,7 +104,7 @@ class Relay:
                         event.chunk,
                         draft=route.draft.name if route.draft is not None else "none",
                         target=route.target.name,
-                        rule="token",
+                        rule=RULE,
                     )
                     yield event
                 elif kind == "started":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as TallyCounter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -118,6 +118,16 @@ class OrchestratorMetrics(Recorder):
         for (role, state), count in workers.items():
             self._workers.labels(role=role, state=state).set_function(self.reading("workers", count))
             self._restarts.labels(role=role)
+
+    @never_raises
+    def pairs(self, drafts: Iterable[str], targets: Iterable[str], rule: str) -> None:
+        """Makes the series of all pairs before their first round: a rate can't see what a series begins with."""
+        drafts = [NO_DRAFT, *drafts]
+        for target in targets:
+            for draft in drafts:
+                pair = {"draft": self._drafts(draft), "target": self._targets(target), "rule": rule}
+                for counter in (self._rounds, self._drafted, self._accepted, self._committed):
+                    counter.labels(**pair)
 
     @never_raises
     def fallback(self, reason: str) -> None:

@@ -164,6 +164,15 @@ def test_labels_are_bounded(registry: CollectorRegistry) -> None:
     assert registry.get_sample_value("draftproof_cluster_requests_total", {"outcome": "other"}) == 3 * MAX_WORKERS
 
 
+def test_pairs_exist_before_their_first_round(registry: CollectorRegistry) -> None:
+    metrics = OrchestratorMetrics(registry)
+    metrics.pairs(["draft-0"], ["target-0"], "token")
+    for draft in ("none", "draft-0"):
+        labels = {"draft": draft, "target": "target-0", "rule": "token"}
+        for name in ("rounds", "draft_tokens", "accepted_tokens", "committed_tokens"):
+            assert registry.get_sample_value(f"draftproof_cluster_{name}_total", labels) == 0
+
+
 def test_reasons_and_positions_of_a_target_are_bounded(registry: CollectorRegistry) -> None:
     metrics = target(registry)
     before = len(generate_latest(registry).splitlines())
