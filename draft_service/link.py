@@ -81,11 +81,6 @@ class TargetLink:
     # -- VerifyPort ----------------------------------------------------------------------------------------------
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no session uses it."""
-        return not self._sessions
-
-    @property
     def waiting(self) -> int:
         """Not known here."""
         return 0
@@ -110,7 +105,7 @@ class TargetLink:
         Raises:
             RequestError: refused, or the target can't be reached.
         """
-        await self._first_up()
+        await self.first_up()
         session = LinkSession(self, next(self._ids), request)
         self._sessions[session.id] = session
         try:
@@ -133,20 +128,27 @@ class TargetLink:
         except TimeoutError:
             raise self.unavailable() from None
 
-    async def _first_up(self) -> None:
-        """Waits for a stream that is being made, but not for a target that has just failed to answer."""
-        if not self._failed.is_set():
+    async def first_up(self) -> None:
+        """Waits for a stream that is being made, but not for a target that has just failed to answer.
+
+        Raises:
+            RequestError: the target can't be reached, or doesn't fit.
+        """
+        if not self._failed.is_set() and not self._up.is_set():
             waits = [asyncio.create_task(event.wait()) for event in (self._up, self._failed)]
             try:
                 await asyncio.wait(waits, timeout=self.config.connect_timeout, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for wait in waits:
                     wait.cancel()
+        if self._refusal is not None:
+            raise self._refusal
         await self.wait_up()
 
     def refuse(self, error: FingerprintMismatchError) -> None:
         """The models don't fit: whoever still asks is told so."""
         self._refusal = error
+        self._failed.set()
 
     def unavailable(self) -> RequestError:
         """The error for a target that can't be reached."""

@@ -96,7 +96,8 @@ class LinkSession:
     def _settle(self, error: Exception) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
-        else:
+        elif self._lost is None:
+            # the first word counts: a target that hands sessions back ends the stream right after
             self._lost = error
 
     async def _reopen(self) -> None:

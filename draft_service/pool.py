@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 
 import grpc.aio
 import structlog
@@ -19,51 +20,71 @@ from draftproof.v1 import draft_pb2, draft_pb2_grpc, fingerprint_pb2, target_pb2
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class _Entry:
+    link: TargetLink
+    task: asyncio.Task[None] | None = None
+    users: int = 0
+    used: bool = True
+
+
 class LinkPool:
-    """One link per target, made when it is first asked for; closed when it has been without a session for a while.
+    """One link per target, made when it is first asked for; closed when nobody has used it for a while.
 
     Args:
         make: makes a link to an address.
-        idle: seconds without a session after which a link is closed.
+        idle: seconds without a user after which a link is closed; at most twice as long.
     """
 
     def __init__(self, make: Callable[[str], TargetLink], idle: float = 60.0) -> None:
         self._make = make
         self._idle = idle
-        self._links: dict[str, tuple[TargetLink, asyncio.Task[None]]] = {}
+        self._entries: dict[str, _Entry] = {}
 
-    def get(self, address: str) -> TargetLink:
-        """The link to a target.
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @asynccontextmanager
+    async def use(self, address: str) -> AsyncIterator[TargetLink]:
+        """The link to a target, connected.
 
         Raises:
             ConfigError: dialling it isn't allowed (plaintext beyond loopback).
+            RequestError: the target can't be reached, or doesn't fit.
         """
-        entry = self._links.get(address)
+        entry = self._entries.get(address)
         if entry is None:
-            link = self._make(address)
-            entry = self._links[address] = (link, asyncio.create_task(self._tend(address, link)))
-        return entry[0]
+            entry = self._entries[address] = _Entry(self._make(address))
+            entry.task = asyncio.create_task(self._tend(address, entry))
+        entry.users += 1
+        entry.used = True
+        try:
+            await entry.link.first_up()
+            yield entry.link
+        finally:
+            entry.users -= 1
 
     async def close(self) -> None:
         """Closes all links."""
-        tasks = [task for _, task in self._links.values()]
+        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tend(self, address: str, link: TargetLink) -> None:
-        running = asyncio.create_task(link.run())
+    async def _tend(self, address: str, entry: _Entry) -> None:
+        running = asyncio.create_task(entry.link.run())
         try:
             while not running.done():
+                entry.used = entry.users > 0
                 await asyncio.wait({running}, timeout=self._idle)
-                if not running.done() and link.is_idle:
+                if not running.done() and not entry.used:
                     return
             running.result()
         except FingerprintMismatchError as error:
-            # sessions that wait see the reason; a later one tries again
-            link.refuse(error)
+            # those who wait see the reason; a later one tries again
+            entry.link.refuse(error)
         finally:
-            self._links.pop(address, None)
+            self._entries.pop(address, None)
             running.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await running
@@ -83,12 +104,15 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     ) -> AsyncIterator[draft_pb2.DraftResponse]:
         """Streams one continuation."""
         try:
-            link = self._pool.get(str(Address.parse(request.target, "target")))
+            address = str(Address.parse(request.target, "target"))
+            async with (
+                self._pool.use(address) as link,
+                aclosing(self._generator.run(request.generation, link)) as events,
+            ):
+                async for event in events:
+                    yield draft_pb2.DraftResponse(event=event)
         except ConfigError as error:
             raise InvalidArgumentError(error.message, metadata={"field": "target"}) from None
-        async with aclosing(self._generator.run(request.generation, link)) as events:
-            async for event in events:
-                yield draft_pb2.DraftResponse(event=event)
 
 
 class NoTarget:

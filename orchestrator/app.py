@@ -57,7 +57,7 @@ class OrchestratorApp:
         self.fleet = Fleet()
         metrics = OrchestratorMetrics(self._registry)
         metrics.build_info(role="orchestrator", version=VERSION)
-        self._admission = Admission(self._capacity, config.queue_limit)
+        self._admission = Admission(self._capacity, config.queue_limit, config.relay.no_worker)
         self._metrics = metrics
         self._follow_gauges(metrics)
         limits = config.listen.limits

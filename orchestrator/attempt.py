@@ -40,8 +40,7 @@ class Reason(enum.Enum):
     NO_DRAFT = "no_draft"
 
 
-class StalledError(UnavailableError):
-    """No round came back in time."""
+_SILENT = "silent_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,15 @@ class Fallback:
 
     Attributes:
         reason: for the counters.
-        blamed: the worker to avoid; None where nobody is at fault.
+        blamed: the workers to avoid; none where nobody is at fault.
         pause: seconds to wait first.
+        parted: whether the draft failed to reach the target.
     """
 
     reason: Reason
-    blamed: Worker | None
+    blamed: tuple[Worker, ...] = ()
     pause: float = 0.0
+    parted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class Patience:
     opening: float = 30.0
     round: float = 10.0
 
+    def after(self, failures: int) -> Patience:
+        """More of it after attempts that brought nothing: they may have been given too little."""
+        factor = 2.0 ** min(failures, 3)
+        return Patience(factor * self.opening, factor * self.round)
+
 
 async def attempt(
     request: generation_pb2.GenerateRequest, route: Route, patience: Patience, timeout: float | None
@@ -78,19 +84,24 @@ async def attempt(
     """Runs a request on a route; the call is cancelled when the iterator is closed.
 
     Raises:
-        RequestError: it failed; StalledError where it was silent for too long.
+        RequestError: it failed, or was silent for too long (see `is_stall`).
     """
+    call: Any
     if route.draft is None:
         call = generation_pb2_grpc.GenerationServiceStub(route.target.channel).Generate(request, timeout=timeout)
     else:
         routed = draft_pb2.DraftRequest(generation=request, target=route.target.address)
         call = draft_pb2_grpc.DraftServiceStub(route.draft.channel).Draft(routed, timeout=timeout)
+    for worker in route.workers:
+        worker.calls.add(call)
     silence = patience.opening
     try:
         while (message := await _read(call, silence)) is not grpc.aio.EOF:
             silence = patience.round
             yield message if route.draft is None else message.event
     finally:
+        for worker in route.workers:
+            worker.calls.discard(call)
         call.cancel()
 
 
@@ -100,7 +111,7 @@ async def _read(call: Any, silence: float) -> Any:
         async with asyncio.timeout(silence):
             return await call.read()
     except TimeoutError:
-        raise StalledError(f"no answer for {silence:g} s") from None
+        raise UnavailableError(f"no answer for {silence:g} s", metadata={_SILENT: f"{silence:g}"}) from None
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from None
     except asyncio.CancelledError:
@@ -110,21 +121,31 @@ async def _read(call: Any, silence: float) -> Any:
         raise
 
 
+def is_stall(error: RequestError) -> bool:
+    """Whether an attempt ended because nothing came."""
+    return _SILENT in error.metadata
+
+
 def blame(error: RequestError, route: Route) -> Fallback | None:
-    """What to do after an error; None where it is the caller's to see."""
+    """What to do after an error; None where it is the caller's to see. The workers' states are fresh."""
     draft, target = route.draft, route.target
+    called = draft or target
     if isinstance(error, OverloadedError):
-        return Fallback(Reason.OVERLOADED, None, error.retry_delay or 0.1)
+        full = called if error.metadata.get("setting") == "max_sessions" else target
+        return Fallback(Reason.OVERLOADED, (full,), error.retry_delay or 0.1)
     if isinstance(error, DrainingError):
-        leaving = draft if draft is not None and draft.state is State.DRAINING else target
-        return Fallback(Reason.DRAINING, leaving, 0.02)
+        leaving = tuple(w for w in route.workers if w.state is not State.READY)
+        return Fallback(Reason.DRAINING, leaving, 0.0 if leaving else 0.1)
     if isinstance(error, FingerprintMismatchError):
-        return Fallback(Reason.MISMATCH, draft)
-    if isinstance(error, StalledError):
-        # a target that is gone shows on the draft's own link; one that is there answers in time
-        return Fallback(Reason.TARGET_SLOW, target) if draft is None else Fallback(Reason.DRAFT_SLOW, draft)
+        return Fallback(Reason.MISMATCH, (called,))
+    if is_stall(error):
+        if draft is None or target.state is not State.READY:
+            return Fallback(Reason.TARGET_SLOW, (target,))
+        return Fallback(Reason.DRAFT_SLOW, (draft,))
     if isinstance(error, PeerUnavailableError) and draft is not None:
-        return Fallback(Reason.TARGET_LOST, target)
+        return Fallback(Reason.TARGET_LOST, (target,), parted=True)
     if isinstance(error, UnavailableError | InternalError | ProtocolError | RequestCancelledError):
-        return Fallback(Reason.TARGET_LOST, target) if draft is None else Fallback(Reason.DRAFT_LOST, draft)
+        if draft is None or (draft.state is State.READY and target.state is not State.READY):
+            return Fallback(Reason.TARGET_LOST, (target,))
+        return Fallback(Reason.DRAFT_LOST, (draft,))
     return None

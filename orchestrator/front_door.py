@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import grpc.aio
@@ -21,6 +21,7 @@ from draftproof.errors import (
     RequestError,
 )
 from draftproof.metrics.cluster import OrchestratorMetrics
+from draftproof.sampling.params import SamplingParams
 from draftproof.serving import prompt
 from draftproof.v1 import generation_pb2, generation_pb2_grpc, orchestrator_pb2, orchestrator_pb2_grpc
 from draftproof.version import VERSION
@@ -43,6 +44,18 @@ class Totals:
     committed: int = 0
     rounds: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+
+    def add(self, event: generation_pb2.GenerateResponse) -> None:
+        """Takes an event on its way out."""
+        kind = event.WhichOneof("event")
+        if kind == "chunk":
+            chunk = event.chunk
+            self.rounds += 1
+            self.drafted += chunk.examined
+            self.accepted += chunk.accepted
+            self.committed += len(chunk.tokens)
+        elif kind == "finished":
+            self.finished += 1
 
 
 class Requests:
@@ -135,6 +148,7 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
     async def drain(self, grace: float) -> None:
         """Refuses new requests and waits for running ones; those left after `grace` seconds end as DRAINING."""
         self._draining.set()
+        self._admission.refuse(DrainingError("the orchestrator is shutting down", retry_delay=0.5))
         try:
             await asyncio.wait_for(self.requests.idle(), grace)
         except TimeoutError:
@@ -145,30 +159,29 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
         self,
         request: generation_pb2.GenerateRequest,
         context: grpc.aio.ServicerContext[generation_pb2.GenerateRequest, generation_pb2.GenerateResponse],
-    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+    ) -> None:
         """Streams one continuation, carried over failures."""
         if self._draining.is_set():
             raise DrainingError("the orchestrator is shutting down", retry_delay=0.5)
-        self._check(request)
-        remaining = context.time_remaining()
-        deadline = None if remaining is None else time.monotonic() + remaining
+        params = self._check(request)
         begun = time.monotonic()
+        remaining = context.time_remaining()
+        deadline = None if remaining is None else begun + remaining
+        relay = Relay(request, params, self._fleet, self._router, self._config, self._metrics, deadline)
+        timer = _Timer(self._metrics, begun)
         outcome = "CANCELLED"
         scope = asyncio.timeout(None)
         try:
-            async with scope:
-                with self.requests.named(request.request_id, scope):
-                    async with self._admission.enter(request.priority, remaining):
-                        relay = Relay(request, self._fleet, self._router, self._config, self._metrics, deadline)
-                        timer = _Timer(self._metrics, begun)
-                        async with aclosing(relay.events()) as events:
-                            async for event in events:
-                                timer.event(event)
-                                if event.WhichOneof("event") == "finished":
-                                    self._count(event.finished)
-                                yield event
+            async with scope, self._admitted(request, scope, remaining), aclosing(relay.events()) as events:
+                # written here, not yielded: a caller that doesn't read must not keep a cancel from its request
+                async for event in events:
+                    timer.event(event)
+                    self.totals.add(event)
+                    await context.write(event)
             outcome = "OK"
         except TimeoutError:
+            if not scope.expired():
+                raise
             if self._draining.is_set():
                 outcome = "DRAINING"
                 raise DrainingError(
@@ -181,6 +194,14 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
             raise
         finally:
             self._metrics.ended(outcome, time.monotonic() - begun)
+
+    @asynccontextmanager
+    async def _admitted(
+        self, request: generation_pb2.GenerateRequest, scope: asyncio.Timeout, patience: float | None
+    ) -> AsyncIterator[None]:
+        with self.requests.named(request.request_id, scope):
+            async with self._admission.enter(request.priority, patience):
+                yield
 
     async def GetServerInfo(
         self,
@@ -210,22 +231,15 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
             pid=os.getpid(),
         )
 
-    def _check(self, request: generation_pb2.GenerateRequest) -> None:
+    def _check(self, request: generation_pb2.GenerateRequest) -> SamplingParams:
         """Refuses what no worker would take, before it queues."""
         prompt.check_request(request)
-        wire_params.from_proto(request.sampling)
+        params = wire_params.from_proto(request.sampling)
         if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
             raise InvalidArgumentError.of("priority", f"in [-{MAX_PRIORITY}, {MAX_PRIORITY}]", request.priority)
         if request.WhichOneof("prompt") is None:
             raise InvalidArgumentError.of("prompt", "one of text, token_ids or chat", None)
-
-    def _count(self, finished: generation_pb2.Finished) -> None:
-        totals, stats = self.totals, finished.stats
-        totals.finished += 1
-        totals.drafted += stats.drafted
-        totals.accepted += stats.accepted
-        totals.rounds += stats.rounds
-        totals.committed += finished.usage.completion_tokens
+        return params
 
 
 class Steering(orchestrator_pb2_grpc.OrchestratorServiceServicer):

@@ -37,18 +37,25 @@ async def watch(worker: Worker, fleet: Fleet, config: ProbeConfig) -> None:
     """Keeps a worker's state and load up to date; returns when it is lost."""
     good_at = time.monotonic()
     while True:
-        try:
-            healthy = await _probe(worker, config.timeout)
-        except grpc.aio.AioRpcError as error:
-            healthy, worker.problem = False, from_rpc_error(error).message
+        healthy = await look(worker, fleet, config.timeout)
         now = time.monotonic()
         if healthy:
             good_at = now
-        _settle(worker, fleet, healthy)
         if now - good_at > config.lost_after and worker.state is not State.DRAINING:
             log.warning("worker lost", worker=worker.name, problem=worker.problem)
+            worker.abandon()
             return
         await asyncio.sleep(config.interval)
+
+
+async def look(worker: Worker, fleet: Fleet, timeout: float) -> bool:
+    """Probes a worker once and takes note; True where it serves."""
+    try:
+        healthy = await _probe(worker, timeout)
+    except grpc.aio.AioRpcError as error:
+        healthy, worker.problem = False, from_rpc_error(error).message
+    _settle(worker, fleet, healthy)
+    return healthy
 
 
 async def _probe(worker: Worker, timeout: float) -> bool:
@@ -67,7 +74,9 @@ async def _probe(worker: Worker, timeout: float) -> bool:
     worker.max_gamma = info.max_gamma
     worker.default_gamma = info.default_gamma
     worker.chat_template = info.chat_template
-    worker.pid = worker.pid or info.pid
+    if worker.pid not in (0, info.pid):
+        worker.turn(worker.state)  # another process has taken its place
+    worker.pid = info.pid
     if info.metrics_port:
         worker.metrics_address = str(Address(Address.parse(worker.address).host, info.metrics_port))
     return True
@@ -79,7 +88,5 @@ def _settle(worker: Worker, fleet: Fleet, healthy: bool) -> None:
     state = State.READY if healthy else State.STARTING if worker.state is State.STARTING else State.SUSPECT
     if state is not worker.state:
         log.info("worker", worker=worker.name, state=state.value, problem=None if healthy else worker.problem)
-        worker.state = state
-        if healthy:
-            worker.problem = ""
+        worker.turn(state)
         fleet.notify()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from draftproof.v1 import generation_pb2
 from orchestrator.workers import Fleet, Role, Worker
 
-_CHUNK = 256
+_CHUNK = 128
+"""Bytes of the prompt that share a digest: 32 token ids, or some 30 tokens of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,11 @@ class Route:
     draft: Worker | None
     target: Worker
 
+    @property
+    def workers(self) -> list[Worker]:
+        """Both, or the target alone."""
+        return [self.target] if self.draft is None else [self.draft, self.target]
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -28,16 +36,16 @@ class Wish:
     Attributes:
         prefix: chained digests of the prompt's chunks, longest last (see `prefix_digests`).
         gamma: of the request, 0 for target-only, None unset.
-        draft_weights: weights that a resumed seeded request should meet again; empty: any.
-        avoid: workers that have just failed this request.
-        apart: pairs of draft and target that can't reach each other, by name.
+        draft_weights: weights that a resumed request should meet again where it can; empty: any.
+        target_weights: weights that a resumed request must meet again, or its law would change; empty: any.
+        avoid: lives of workers that have just failed this request (see `Worker.life`).
     """
 
     prefix: Sequence[bytes] = ()
     gamma: int | None = None
     draft_weights: bytes = b""
-    avoid: frozenset[str] = frozenset()
-    apart: frozenset[tuple[str, str]] = frozenset()
+    target_weights: bytes = b""
+    avoid: frozenset[int] = frozenset()
 
 
 class Router:
@@ -46,12 +54,23 @@ class Router:
     Args:
         slack: how much more load per slot a target with the prefix may have.
         remembered: prefixes remembered.
+        apart: seconds for which a draft isn't sent to a target that it has just failed to reach.
+        clock: seconds.
     """
 
-    def __init__(self, slack: float = 0.5, remembered: int = 65_536) -> None:
+    def __init__(
+        self,
+        slack: float = 0.5,
+        remembered: int = 65_536,
+        apart: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._slack = slack
         self._remembered = remembered
+        self._apart_seconds = apart
+        self._clock = clock
         self._seen: OrderedDict[bytes, str] = OrderedDict()
+        self._apart: dict[tuple[int, int], float] = {}
 
     def choose(self, fleet: Fleet, wish: Wish) -> Route | None:
         """A route, or None where no target is ready."""
@@ -69,24 +88,35 @@ class Router:
         while len(self._seen) > self._remembered:
             self._seen.popitem(last=False)
 
+    def parted(self, draft: Worker, target: Worker) -> None:
+        """Takes note that the draft can't reach the target: whether anybody can, the probe will say."""
+        now = self._clock()
+        self._apart = {pair: until for pair, until in self._apart.items() if until > now}
+        self._apart[draft.life, target.life] = now + self._apart_seconds
+
     def _target(self, fleet: Fleet, wish: Wish) -> Worker | None:
-        ready = _preferred(fleet.ready(Role.TARGET), wish.avoid)
+        ready = [w for w in fleet.ready(Role.TARGET) if not wish.target_weights or w.weights == wish.target_weights]
+        # those that have just failed only where there are no others
+        ready = [w for w in ready if w.life not in wish.avoid] or ready
+        ready = [w for w in ready if w.max_gamma >= (wish.gamma or 0)] or ready
         if not ready:
             return None
         least = min(ready, key=lambda w: (w.load, w.name))
         for digest in reversed(wish.prefix):
-            holder = next((w for w in ready if w.name == self._seen.get(digest)), None)
+            name = self._seen.get(digest)
+            holder = next((w for w in ready if w.name == name), None)
             if holder is not None and holder.load <= least.load + self._slack:
                 return holder
         return least
 
     def _draft(self, fleet: Fleet, wish: Wish, target: Worker) -> Worker | None:
+        now = self._clock()
         fits = [
             w
             for w in fleet.ready(Role.DRAFT)
-            if fit(w, target) and w.name not in wish.avoid and (w.name, target.name) not in wish.apart
+            if fit(w, target) and w.life not in wish.avoid and self._apart.get((w.life, target.life), 0.0) <= now
         ]
-        same = [w for w in fits if w.fingerprint.weights_sha256 == wish.draft_weights] if wish.draft_weights else []
+        same = [w for w in fits if w.weights == wish.draft_weights] if wish.draft_weights else []
         return min(same or fits, key=lambda w: (w.load, w.name), default=None)
 
 
@@ -115,13 +145,7 @@ def _parts(request: generation_pb2.GenerateRequest) -> Iterable[bytes]:
     if form == "text":
         yield request.text.encode()
     elif form == "token_ids":
-        for token in request.token_ids.ids:
-            yield token.to_bytes(4, "little")
+        yield array("I", request.token_ids.ids).tobytes()
     else:
         for message in request.chat.messages:
             yield f"\0{message.role}\0{message.content}".encode()
-
-
-def _preferred(workers: list[Worker], avoid: frozenset[str]) -> list[Worker]:
-    """Those that have not just failed; all of them where there are no others."""
-    return [w for w in workers if w.name not in avoid] or workers

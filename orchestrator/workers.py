@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc.aio
 
@@ -40,6 +42,9 @@ _STATES = {
 }
 
 
+_LIVES = itertools.count(1)
+
+
 @dataclass(eq=False, slots=True)
 class Worker:
     """One draft or target server.
@@ -47,7 +52,9 @@ class Worker:
     Attributes:
         name: unique in the cluster.
         outstanding: requests of this orchestrator on it now.
+        calls: the calls behind them.
         waiting: sessions in its own queue, as it last said.
+        life: a number of its own, another one each time it becomes ready: what was held against it is then past.
         problem: the last one, for people.
     """
 
@@ -69,11 +76,32 @@ class Worker:
     metrics_address: str = ""
     pid: int = 0
     problem: str = ""
+    calls: set[Any] = field(default_factory=set)
+    life: int = field(default_factory=lambda: next(_LIVES))
 
     @property
     def load(self) -> float:
-        """Outstanding work per slot."""
-        return (self.outstanding + self.waiting) / max(1, self.slots)
+        """Outstanding work per slot, sessions that others keep waiting there included."""
+        slots = max(1, self.slots)
+        others = max(0, self.waiting - max(0, self.outstanding - slots))
+        return (self.outstanding + others) / slots
+
+    @property
+    def weights(self) -> bytes:
+        """Tells models apart, drafters without weights by their name."""
+        return self.fingerprint.weights_sha256 or self.fingerprint.model.encode()
+
+    def turn(self, state: State) -> None:
+        """Changes the state; a worker that becomes ready, or is another process now, begins a new life."""
+        if state is State.READY:
+            self.life = next(_LIVES)
+            self.problem = ""
+        self.state = state
+
+    def abandon(self) -> None:
+        """Ends the calls that still wait for it: nothing will come of them."""
+        for call in list(self.calls):
+            call.cancel()
 
     def describe(self) -> orchestrator_pb2.Worker:
         """The wire form."""

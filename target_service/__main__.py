@@ -37,6 +37,7 @@ def target(
     idle_evict: float = typer.Option(5.0, min=0.01, help="Idle seconds after which a waiting session takes a slot."),
     idle_timeout: float = typer.Option(60.0, min=0.1, help="Idle seconds after which a session is closed."),
     stall_timeout: float = typer.Option(60.0, min=0.1, help="Seconds without progress before NOT_SERVING."),
+    reuse_prefixes: bool = typer.Option(True, help="Let a prompt start from the KV that an earlier one left behind."),
     tls_cert: options.TlsCert = None,
     tls_key: options.TlsKey = None,
     tls_ca: options.TlsCa = None,
@@ -81,6 +82,7 @@ def target(
                     idle_evict=idle_evict,
                     idle_timeout=idle_timeout,
                     stall_timeout=stall_timeout,
+                    reuse_prefixes=reuse_prefixes,
                     passes=PassLimits(
                         max_tokens=max_batch_tokens, prefill_chunk=prefill_chunk, merge=not batch_invariant
                     ),

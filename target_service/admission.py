@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from draftproof.errors import OverloadedError
 from target_service.session import Session, State
@@ -15,10 +16,14 @@ class Admission:
         slots: KV slots.
         queue_limit: most sessions that wait.
         idle_evict: seconds without a round after which a session gives its slot to one that waits.
+        reuse: whether a freed slot keeps the KV of its tokens for a session that begins with them.
     """
 
-    def __init__(self, slots: int, queue_limit: int, idle_evict: float) -> None:
+    def __init__(self, slots: int, queue_limit: int, idle_evict: float, *, reuse: bool = False) -> None:
+        # freed slots, the one free for longest first, and the tokens whose KV they still hold
         self._free = list(range(slots))
+        self._kept: list[Sequence[int]] = [()] * slots
+        self._reuse = reuse
         self._slots = slots
         self._queue_limit = queue_limit
         self._idle_evict = idle_evict
@@ -53,15 +58,15 @@ class Admission:
         self._waiting.append(session)
 
     def admit(self, now: float) -> list[Session]:
-        """Gives free slots to the longest-waiting sessions and returns them."""
+        """Gives free slots to the longest-waiting sessions and returns them; `cached` says what KV they start with."""
         admitted = []
         while self._free and self._waiting:
             session = self._waiting.popleft()
             if session.state is not State.QUEUED:
                 continue
-            session.slot = self._free.pop()
+            session.slot, session.cached = self._choose(session.tokens)
+            self._free.remove(session.slot)
             session.state = State.ACTIVE
-            session.cached = 0
             session.active_at = session.opened_at = now
             self._held[session.slot] = session
             admitted.append(session)
@@ -91,9 +96,38 @@ class Admission:
         if session.state is State.CLOSED and session.slot is not None:
             self._release(session, now)
 
+    def _choose(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """The free slot that holds most of the tokens' beginning, and how much; the last token is fed in any case.
+
+        A slot is not taken for a short beginning of a long text, as every prompt of one system has it, while an empty
+        one is there.
+        """
+        # max() takes the first of equals: the one free for longest
+        slot = max(self._free, key=lambda s: common_prefix(self._kept[s], tokens))
+        common = min(common_prefix(self._kept[slot], tokens), len(tokens) - 1)
+        if 2 * common < len(self._kept[slot]):
+            empty = next((s for s in self._free if not self._kept[s]), None)
+            if empty is not None:
+                return empty, 0
+        return slot, common
+
     def _release(self, session: Session, now: float) -> None:
         assert session.slot is not None
         del self._held[session.slot]
         self._free.append(session.slot)
+        # nothing past `cached`: thrown-away proposals and what came after a cut are not the session's text (G1)
+        self._kept[session.slot] = session.tokens[: session.cached] if self._reuse else ()
         session.slot = None
         self._mean_hold += 0.1 * (now - session.opened_at - self._mean_hold)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common beginning."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -6,9 +6,9 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from draftproof.engine.interface import Tokenizer
 from draftproof.engine.text import TextStream
 from draftproof.sampling.params import SamplingParams
+from draftproof.serving.ending import stop_ids as stop_ids
 from draftproof.v1 import target_pb2, verdict_pb2
 from draftproof.verification.intake import Intake, RefusalKind
 from draftproof.verification.round import RoundInput, RoundResult
@@ -147,12 +147,6 @@ class Session:
             verdict.refusal.kind = _REFUSAL[intake.refusal.kind]
             verdict.refusal.message = intake.refusal.message
         return verdict
-
-
-def stop_ids(params: SamplingParams, tokenizer: Tokenizer) -> frozenset[int]:
-    """Ids that end the output: the request's own and, unless ignored, the model's end-of-sequence ids."""
-    own = frozenset(params.stop_token_ids)
-    return own if params.ignore_eos else own | tokenizer.eos_ids
 
 
 def _source(index: int, result: RoundResult) -> verdict_pb2.TokenSource:

@@ -52,6 +52,7 @@ class VerifierConfig:
         idle_evict: seconds without a round after which a waiting session may take the slot.
         idle_timeout: seconds without a round after which a session is closed in any case.
         stall_timeout: seconds a pass may take, or runnable work may wait, before health turns NOT_SERVING (G2).
+        reuse_prefixes: whether a freed slot keeps its KV for a session that begins with the same tokens.
         passes: limits of one forward pass.
     """
 
@@ -60,6 +61,7 @@ class VerifierConfig:
     idle_evict: float = 5.0
     idle_timeout: float = 60.0
     stall_timeout: float = 60.0
+    reuse_prefixes: bool = True
     passes: PassLimits = field(default_factory=PassLimits)
 
 
@@ -84,7 +86,7 @@ class Verifier:
         self._metrics = metrics
         self._thread = thread
         self._on_health = on_health
-        self._admission = Admission(engine.slots, config.queue_limit, config.idle_evict)
+        self._admission = Admission(engine.slots, config.queue_limit, config.idle_evict, reuse=config.reuse_prefixes)
         self._sessions: dict[tuple[object, int], Session] = {}
         self._work = asyncio.Event()
         self._empty = asyncio.Event()
@@ -203,6 +205,9 @@ class Verifier:
             outcome = await self._thread.run(self._compute, rows)
         except Exception:
             outcome = _bug("the forward pass failed")
+            for row in rows:
+                # what the slots hold now is anyone's guess
+                row.session.cached = 0
         finally:
             now = time.monotonic()
             for row in rows:
@@ -238,6 +243,7 @@ class Verifier:
                 continue
             if not result.finite:
                 self._metrics.numerics()
+                session.cached = 0  # nobody else may start from such values
                 self._fail(session, NumericsError("the target's logits hold NaN or infinity"))
                 continue
             try:
@@ -336,6 +342,7 @@ class Verifier:
     def _admit(self) -> None:
         now = time.monotonic()
         for session in self._admission.admit(now):
+            self._metrics.reused(session.cached)
             session.deliver(
                 target_pb2.VerifyResponse(
                     session=session.key[1],

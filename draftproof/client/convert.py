@@ -47,7 +47,12 @@ def start(pb: generation_pb2.Started) -> Start:
 
 def chunk(pb: generation_pb2.Chunk) -> Chunk:
     """One round."""
-    return Chunk(tokens=tuple(map(token, pb.tokens)), examined=pb.examined, accepted=pb.accepted)
+    return Chunk(
+        tokens=tuple(map(token, pb.tokens)),
+        examined=pb.examined,
+        accepted=pb.accepted,
+        lossless=not pb.not_lossless,
+    )
 
 
 def token(pb: verdict_pb2.Token) -> Token:

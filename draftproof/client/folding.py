@@ -24,6 +24,7 @@ class Folding:
         self._rounds: list[Chunk] = []
         self._interruptions = 0
         self._notes: list[str] = []
+        self._lossless = True
 
     @property
     def token_ids(self) -> list[int]:
@@ -35,6 +36,7 @@ class Folding:
         if self._first_token is None and chunk.tokens:
             self._first_token = self._clock() - self._begin
         self._tokens += chunk.tokens
+        self._lossless = self._lossless and chunk.lossless
         self._rounds.append(chunk)
 
     def interrupted(self, error: DraftproofError) -> None:
@@ -74,7 +76,8 @@ class Folding:
             finish_reason=convert.finish_reason(finished.finish_reason),
             usage=Usage(prompt_tokens=len(start.prompt_ids), completion_tokens=len(self._tokens)),
             stats=self._stats(finished.stats),
-            lossless=finished.lossless,
+            # a server that was lost, or that only went on, can't speak for the rounds before
+            lossless=finished.lossless and self._lossless,
             notes=(*self._notes, *finished.notes),
             prompt_ids=start.prompt_ids,
             request_key=start.request_key,

@@ -140,11 +140,13 @@ class Chunk:
     Attributes:
         examined: proposals verified in the round, 0..gamma.
         accepted: proposals accepted in the round.
+        lossless: False once something has happened that could bend the output law.
     """
 
     tokens: tuple[Token, ...]
     examined: int
     accepted: int
+    lossless: bool = True
 
     @property
     def text(self) -> str:

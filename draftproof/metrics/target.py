@@ -123,6 +123,11 @@ class TargetMetrics(Recorder):
         self._numerics = Counter(
             f"{PREFIX}_numerics_errors", "Rounds whose logits held NaN or infinity.", registry=registry
         )
+        self._reused = Counter(
+            f"{PREFIX}_reused_prefix_tokens",
+            "Tokens whose KV a new session found in its slot, left there by an earlier one.",
+            registry=registry,
+        )
         self._evicted = Counter(
             f"{PREFIX}_evicted_sessions", "Sessions that lost their slot to one that waited.", registry=registry
         )
@@ -231,6 +236,11 @@ class TargetMetrics(Recorder):
     def numerics(self) -> None:
         """Counts one round with NaN or infinity."""
         self._numerics.inc()
+
+    @never_raises
+    def reused(self, tokens: int) -> None:
+        """Counts tokens that a new session need not feed."""
+        self._reused.inc(tokens)
 
     @never_raises
     def evicted(self) -> None:

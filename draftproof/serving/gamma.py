@@ -5,6 +5,9 @@ E(γ) = 1 + Σ_{k ≤ γ} Π_{i < k} a_i tokens in expectation (Leviathan et al.
 α), and takes T(γ) = γ·draft + base + γ·slope seconds: drafting one after another, then one round trip whose
 verification grows a little with γ. The choice reads only what past rounds showed, so it says nothing about the draws
 to come (L6).
+
+What isn't tried isn't known, so now and then a round has another γ than the best one: a few proposals while γ rests at
+0, half as many while it doesn't. Each probe that changes nothing doubles the time to the next.
 """
 
 from __future__ import annotations
@@ -19,50 +22,96 @@ class GammaLimits:
     Attributes:
         largest: most proposals.
         first: proposals before anything is known.
-        decay: weight of the past after each round; 0.97 looks back some 30 rounds.
-        probe_first: rounds at γ = 0 before the first probe.
-        probe_last: rounds between probes at most; each probe without gain doubles them.
+        acceptance_decay: weight of earlier trials of an offset after each new one; 0.98 looks back some 50.
+        time_decay: weight of earlier timings after each round; 0.997 looks back some 300.
+        probe_first: rounds of a pair at its best γ before the first probe.
+        probe_last: rounds between probes at most.
+        burst: rounds of one probe of a resting pair.
     """
 
     largest: int
     first: int
-    decay: float = 0.97
+    acceptance_decay: float = 0.98
+    time_decay: float = 0.997
     probe_first: int = 32
     probe_last: int = 512
+    burst: int = 3
 
 
 @dataclass(slots=True)
-class Experience:
-    """Decayed sums over rounds; a session's own, or all sessions' of one draft–target pair as a prior."""
+class Trials:
+    """How often proposals were examined at each offset, and how often they held; decayed trial by trial."""
 
     tried: list[float] = field(default_factory=list)
     hit: list[float] = field(default_factory=list)
-    drafted: float = 0.0
-    draft_seconds: float = 0.0
+
+    def add(self, examined: int, accepted: int, decay: float) -> None:
+        """Adds a round of `examined` proposals, the first `accepted` of which held."""
+        missing = examined - len(self.tried)
+        if missing > 0:
+            self.tried += [0.0] * missing
+            self.hit += [0.0] * missing
+        # those behind the first rejection were not examined given that all before them held
+        for i in range(min(examined, accepted + 1)):
+            self.tried[i] = decay * self.tried[i] + 1
+            self.hit[i] = decay * self.hit[i] + (i < accepted)
+
+    def doubt(self, most: float) -> None:
+        """Lets new trials count: keeps the rates, but no more than `most` trials' worth of them."""
+        for i, tried in enumerate(self.tried):
+            if tried > most:
+                self.tried[i], self.hit[i] = most, self.hit[i] * most / tried
+
+
+@dataclass(slots=True)
+class Timing:
+    """Decayed sums for the least-squares line of round time over γ, and the time of one proposal."""
+
     weight: float = 0.0
     gammas: float = 0.0
     squares: float = 0.0
     seconds: float = 0.0
     products: float = 0.0
+    drafted: float = 0.0
+    draft_seconds: float = 0.0
 
-    def add(self, examined: int, accepted: int, draft_seconds: float, round_seconds: float, decay: float) -> None:
-        """Adds a round of `examined` proposals, the first `accepted` of which held."""
-        for sums in (self.tried, self.hit):
-            sums.extend([0.0] * (examined - len(sums)))
-            sums[:] = [decay * value for value in sums]
-        for i in range(min(examined, accepted + 1)):
-            self.tried[i] += 1
-            self.hit[i] += i < accepted
-        for name, value in (
-            ("drafted", float(examined)),
-            ("draft_seconds", draft_seconds if examined else 0.0),
-            ("weight", 1.0),
-            ("gammas", float(examined)),
-            ("squares", float(examined * examined)),
-            ("seconds", round_seconds),
-            ("products", examined * round_seconds),
-        ):
-            setattr(self, name, decay * getattr(self, name) + value)
+    def add(self, gamma: int, draft_seconds: float, round_seconds: float, decay: float) -> None:
+        """Adds a round; one that took far longer than usual says little about γ and is cut down."""
+        if self.weight > _SETTLED:
+            round_seconds = min(round_seconds, _OUTLIER * self.seconds / self.weight)
+        if self.drafted > _SETTLED:
+            draft_seconds = min(draft_seconds, gamma * _OUTLIER * self.draft_seconds / self.drafted)
+        self.weight = decay * self.weight + 1
+        self.gammas = decay * self.gammas + gamma
+        self.squares = decay * self.squares + gamma * gamma
+        self.seconds = decay * self.seconds + round_seconds
+        self.products = decay * self.products + gamma * round_seconds
+        if gamma:
+            self.drafted = decay * self.drafted + gamma
+            self.draft_seconds = decay * self.draft_seconds + draft_seconds
+
+    def line(self) -> tuple[float, float]:
+        """Seconds of a round without proposals, and of each proposal more, drafting included."""
+        mean_gamma = self.gammas / self.weight
+        mean = self.seconds / self.weight
+        variance = self.squares - self.weight * mean_gamma**2
+        covariance = self.products - self.weight * mean_gamma * mean
+        # pulled towards the slope of a fresh pair by one round's worth of evidence
+        slope = max(0.0, (covariance + 4.0 * _FRESH_SLOPE * mean) / (variance + 4.0))
+        base = max(mean - slope * mean_gamma, 0.1 * mean)
+        return base, slope + (self.draft_seconds / self.drafted if self.drafted else 0.0)
+
+
+@dataclass(slots=True)
+class Experience:
+    """What all sessions of one draft–target pair have seen, and when they probe next."""
+
+    trials: Trials = field(default_factory=Trials)
+    timing: Timing = field(default_factory=Timing)
+    since_probe: int = 0
+    probe_after: int = 0
+    burst_left: int = 0
+    resting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +128,15 @@ class FixedGamma:
         """Nothing to learn."""
 
 
-# What a fresh pair is taken for: worth this many rounds of evidence.
-_PRIOR_WEIGHT = 4.0
-_PRIOR_ACCEPTANCE = 0.6
+_SETTLED = 8.0
+_OUTLIER = 4.0
+# What a fresh pair is taken for, and how many trials that is worth.
+_FRESH_ACCEPTANCE = 0.6
+_FRESH_TRIALS = 1.0
 # A verify row more costs this share of a round until measured.
-_PRIOR_SLOPE = 0.03
+_FRESH_SLOPE = 0.03
+# A session's own acceptance counts for this many trials of its pair's.
+_PAIR_TRIALS = 8.0
 
 
 class GammaControl:
@@ -97,63 +150,62 @@ class GammaControl:
     def __init__(self, limits: GammaLimits, pair: Experience) -> None:
         self._limits = limits
         self._pair = pair
-        self._own = Experience()
-        self._resting = 0
-        self._probe_after = limits.probe_first
+        self._own = Trials()
+        self._first_round = True
+        pair.probe_after = pair.probe_after or limits.probe_first
 
     def choose(self) -> int:
         """Proposals for the next block, 0..largest."""
-        if not self._pair.weight:
-            return min(self._limits.first, self._limits.largest)
-        best = max(range(self._limits.largest + 1), key=lambda gamma: (self._rate(gamma), -gamma))
-        if best:
-            self._probe_after = self._limits.probe_first
-            self._resting = 0
+        limits, pair = self._limits, self._pair
+        if not pair.timing.weight:
+            return min(limits.first, limits.largest)
+        best = self._best()
+        if pair.resting is not (not best):
+            pair.resting = not best
+            pair.probe_after = limits.probe_first
+        if not best and pair.burst_left:
+            pair.burst_left -= 1
+            return min(1, limits.largest)
+        pair.since_probe += 1
+        if pair.since_probe <= pair.probe_after:
             return best
-        self._resting += 1
-        if self._resting > self._probe_after:
-            self._resting = 0
-            self._probe_after = min(2 * self._probe_after, self._limits.probe_last)
-            return min(2, self._limits.largest)
-        return 0
+        pair.since_probe = 0
+        pair.probe_after = min(2 * pair.probe_after, limits.probe_last)
+        if best:
+            return best // 2
+        pair.burst_left = limits.burst - 1
+        pair.trials.doubt(_PAIR_TRIALS)
+        self._own.doubt(_PAIR_TRIALS)
+        return min(1, limits.largest)
 
     def learn(self, examined: int, accepted: int, draft_seconds: float, round_seconds: float) -> None:
         """Takes a round's outcome: `round_seconds` from sending the block to its verdict."""
-        self._own.add(examined, accepted, draft_seconds, round_seconds, self._limits.decay)
-        self._pair.add(examined, accepted, draft_seconds, round_seconds, self._limits.decay)
+        limits, pair = self._limits, self._pair
+        for trials in (self._own, pair.trials):
+            trials.add(examined, accepted, limits.acceptance_decay)
+        if self._first_round:
+            # both sides read the prompt in it
+            self._first_round = False
+            return
+        pair.timing.add(examined, draft_seconds, round_seconds, limits.time_decay)
 
-    def _rate(self, gamma: int) -> float:
-        """Expected committed tokens per second."""
-        return self._committed(gamma) / self._seconds(gamma)
-
-    def _committed(self, gamma: int) -> float:
-        total, run = 1.0, 1.0
-        acceptance = _PRIOR_ACCEPTANCE
-        for i in range(gamma):
-            # an offset never tried is taken for the one before it
-            acceptance = self._acceptance(i, acceptance)
+    def _best(self) -> int:
+        base, step = self._pair.timing.line()
+        best, best_rate = 0, 1.0 / base
+        committed, run, acceptance = 1.0, 1.0, _FRESH_ACCEPTANCE
+        for gamma in range(1, self._limits.largest + 1):
+            acceptance = self._acceptance(gamma - 1, acceptance)
             run *= acceptance
-            total += run
-        return total
+            committed += run
+            rate = committed / (base + gamma * step)
+            if rate > best_rate:
+                best, best_rate = gamma, rate
+        return best
 
     def _acceptance(self, offset: int, before: float) -> float:
-        hit, tried = _PRIOR_WEIGHT * before, _PRIOR_WEIGHT
-        pair_tried = self._pair.tried[offset] if offset < len(self._pair.tried) else 0.0
-        if pair_tried:
-            hit = _PRIOR_WEIGHT * (self._pair.hit[offset] + before) / (pair_tried + 1.0)
-        if offset < len(self._own.tried):
-            hit += self._own.hit[offset]
-            tried += self._own.tried[offset]
-        return hit / tried
-
-    def _seconds(self, gamma: int) -> float:
-        """Least squares of round time over γ, pulled towards the prior slope by one round's worth of evidence."""
-        sums = self._pair
-        mean_gamma = sums.gammas / sums.weight
-        mean = sums.seconds / sums.weight
-        variance = sums.squares - sums.weight * mean_gamma**2
-        covariance = sums.products - sums.weight * mean_gamma * mean
-        slope = max(0.0, (covariance + 4.0 * _PRIOR_SLOPE * mean) / (variance + 4.0))
-        base = max(mean - slope * mean_gamma, 0.1 * mean)
-        draft = sums.draft_seconds / sums.drafted if sums.drafted else 0.0
-        return gamma * draft + base + slope * gamma
+        """Acceptance at an offset; one never tried is taken for the one before it."""
+        acceptance = before
+        for trials, weight in ((self._pair.trials, _FRESH_TRIALS), (self._own, _PAIR_TRIALS)):
+            if offset < len(trials.tried):
+                acceptance = (trials.hit[offset] + weight * acceptance) / (trials.tried[offset] + weight)
+        return acceptance

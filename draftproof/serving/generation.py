@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +17,7 @@ from draftproof.engine.interface import Tokenizer
 from draftproof.errors import DrainingError, InvalidArgumentError, OverloadedError
 from draftproof.rpc.options import check_size
 from draftproof.sampling.params import SamplingParams
-from draftproof.serving import prompt
+from draftproof.serving import ending, prompt
 from draftproof.serving.drafting import Drafting, DraftSequence, Proposal
 from draftproof.serving.gamma import Experience, FixedGamma, GammaControl, GammaLimits
 from draftproof.serving.ports import VerifyPort, VerifySession
@@ -146,10 +146,17 @@ class Generator:
         control = self._control(params, port)
         gamma = control.choose()
         ids = prompt.prompt_ids(request, self.tokenizer)
-        prompt.room(len(ids) + len(request.resume.output_ids), port.max_context, None)
+        output_ids = request.resume.output_ids
+        reason = ending.ended(params, self.tokenizer, len(ids), output_ids, port.max_context)
+        if reason is not None:
+            builder = StatsBuilder(started_ns)
+            yield self._started(ids, request.resume.request_key, gamma, port, port.fingerprint().weights_version)
+            yield finished(reason, builder, len(ids))
+            return
+        prompt.room(len(ids) + len(output_ids), port.max_context, None)
         opening = target_pb2.OpenSession(
             prompt_ids=ids,
-            output_ids=request.resume.output_ids,
+            output_ids=output_ids,
             sampling=request.sampling,
             request_key=request.resume.request_key,
             sample_index=request.sample_index,
@@ -158,18 +165,9 @@ class Generator:
         )
         session = await port.open(opening)
         key = session.opened.request_key
-        sequence = DraftSequence(ids, params, key, list(request.resume.output_ids))
+        sequence = DraftSequence(ids, params, key, list(output_ids))
         try:
-            yield generation_pb2.GenerateResponse(
-                started=generation_pb2.Started(
-                    prompt_ids=ids,
-                    request_key=key,
-                    gamma=gamma,
-                    target_model=port.fingerprint().model,
-                    drafter=self.drafting.name,
-                    weights_version=session.opened.weights_version,
-                )
-            )
+            yield self._started(ids, key, gamma, port, session.opened.weights_version)
             async with aclosing(self._rounds(session, sequence, control, gamma, started_ns)) as events:
                 async for event in events:
                     yield event
@@ -221,16 +219,23 @@ class Generator:
             check_size(chunk, self.config.max_message_bytes)
             yield chunk
             if verdict.finish_reason:
-                yield generation_pb2.GenerateResponse(
-                    finished=generation_pb2.Finished(
-                        finish_reason=verdict.finish_reason,
-                        usage=builder.usage(len(sequence.prompt_ids)),
-                        stats=builder.stats,
-                        lossless=builder.lossless,
-                    )
-                )
+                yield finished(verdict.finish_reason, builder, len(sequence.prompt_ids))
                 return
             gamma = control.choose()
+
+    def _started(
+        self, prompt_ids: Sequence[int], key: bytes, gamma: int, port: VerifyPort, weights_version: int
+    ) -> generation_pb2.GenerateResponse:
+        return generation_pb2.GenerateResponse(
+            started=generation_pb2.Started(
+                prompt_ids=prompt_ids,
+                request_key=key,
+                gamma=gamma,
+                target_model=port.fingerprint().model,
+                drafter=self.drafting.name,
+                weights_version=weights_version,
+            )
+        )
 
     def _control(self, params: SamplingParams, port: VerifyPort) -> Control:
         """Fixed where the request or its seed asks for it: where blocks end decides which draws are used (L9)."""
@@ -300,6 +305,20 @@ def to_block(start: int, proposals: list[Proposal], draft_ns: int) -> target_pb2
         start=start,
         proposals=[target_pb2.Proposal(token_id=p.token_id, q=encode(p.q)) for p in proposals],
         draft_ns=draft_ns,
+    )
+
+
+def finished(
+    reason: verdict_pb2.FinishReason, builder: StatsBuilder, prompt_tokens: int
+) -> generation_pb2.GenerateResponse:
+    """The last event."""
+    return generation_pb2.GenerateResponse(
+        finished=generation_pb2.Finished(
+            finish_reason=reason,
+            usage=builder.usage(prompt_tokens),
+            stats=builder.stats,
+            lossless=builder.lossless,
+        )
     )
 
 

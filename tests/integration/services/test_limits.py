@@ -48,7 +48,7 @@ async def test_an_oversize_verdict_fails_its_request_alone(kit: Kit, limited: st
     lattice = lambda: model_drafter(TableEngine(257, noise=0.1))  # noqa: E731
     stack = await kit.stack(**{**BYTES, "drafter": lattice}, **{limited: SMALL})
     client = kit.client(stack.draft.address, retries=NO_RETRIES)
-    other = asyncio.create_task(client.generate("hello", max_tokens=60, ignore_eos=True))
+    other = asyncio.create_task(client.generate("hello", gamma=4, max_tokens=60, ignore_eos=True))
     with pytest.raises(MessageTooLargeError) as caught:
         await client.generate("hello", gamma=8, max_tokens=60, ignore_eos=True, trace="full", seed=1)
     assert caught.value.metadata["setting"] == "max_message_bytes"

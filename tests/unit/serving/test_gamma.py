@@ -1,0 +1,174 @@
+"""The control of γ against a simulated pair: exact times, drawn acceptances."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from draftproof.serving.gamma import Experience, FixedGamma, GammaControl, GammaLimits, Timing
+
+LARGEST = 16
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A draft and a target; times in units of a plain target step."""
+
+    accepts: Callable[[int], float]
+    draft: float
+    slope: float = 0.03
+    noise: float = 0.3
+
+    def best(self) -> float:
+        """Tokens per second of the best fixed γ."""
+        return max(self.rate(gamma) for gamma in range(LARGEST + 1))
+
+    def rate(self, gamma: int) -> float:
+        committed, run = 1.0, 1.0
+        for i in range(gamma):
+            run *= self.accepts(i)
+            committed += run
+        return committed / (1.0 + gamma * (self.draft + self.slope))
+
+
+def control(pair: Experience | None = None) -> GammaControl:
+    return GammaControl(GammaLimits(largest=LARGEST, first=4), pair or Experience())
+
+
+def simulate(who: GammaControl | FixedGamma, pair: Pair, tokens: int, luck: random.Random) -> tuple[float, list[int]]:
+    """Tokens per second, and the γ of every round."""
+    seconds, committed, chosen = 0.0, 0, []
+    while committed < tokens:
+        gamma = who.choose()
+        accepted = 0
+        while accepted < gamma and luck.random() < pair.accepts(accepted):
+            accepted += 1
+        drafting = gamma * pair.draft
+        trip = (1.0 + gamma * pair.slope) * (1 + pair.noise * luck.uniform(-1, 1))
+        seconds += drafting + trip
+        committed += accepted + 1
+        chosen.append(gamma)
+        who.learn(gamma, accepted, drafting, trip)
+    return committed / seconds, chosen
+
+
+GARBAGE = {
+    "never right": Pair(lambda i: 0.0, 0.1),
+    "never right and as slow as the target": Pair(lambda i: 0.0, 1.0),
+    "hardly ever right": Pair(lambda i: 0.05, 0.3),
+    "right at a third and too slow": Pair(lambda i: 0.33, 0.6),
+}
+GOOD = {
+    "good": Pair(lambda i: 0.85, 0.1),
+    "fair": Pair(lambda i: 0.6, 0.1),
+    "excellent and free": Pair(lambda i: 0.95, 0.05, slope=0.0),
+    "dear to verify": Pair(lambda i: 0.9, 0.05, slope=0.2),
+    "worse with each offset": Pair(lambda i: 0.9 ** (i + 1), 0.05, slope=0.02),
+    "good but slow": Pair(lambda i: 0.8, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_useless_draft_costs_less_than_a_twentieth(name: str, seed: int) -> None:
+    pair = GARBAGE[name]
+    rate, chosen = simulate(control(), pair, 2000, random.Random(seed))
+    assert rate > 0.95 * pair.rate(0)
+    assert chosen[-200:].count(0) > 190
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_useful_draft_comes_within_a_tenth_of_the_best_fixed_gamma(name: str, seed: int) -> None:
+    pair = GOOD[name]
+    rate, _ = simulate(control(), pair, 4000, random.Random(seed))
+    assert rate > 0.9 * pair.best()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_comes_back_when_the_draft_becomes_good_and_goes_when_it_doesn_t(seed: int) -> None:
+    luck, who = random.Random(seed), control()
+    simulate(who, GARBAGE["never right"], 5000, luck)
+    rate, chosen = simulate(who, GOOD["good"], 8000, luck)
+    assert next(i for i, gamma in enumerate(chosen) if gamma > 3) < 1000
+    assert rate > 0.75 * GOOD["good"].best()
+    _, chosen = simulate(who, GARBAGE["never right"], 1000, luck)
+    assert chosen.index(0) < 200
+
+
+def test_sessions_share_what_their_pair_has_shown() -> None:
+    shared, luck = Experience(), random.Random(1)
+    pair = GARBAGE["never right and as slow as the target"]
+    tokens, seconds = 0, 0.0
+    for _ in range(40):
+        rate, _ = simulate(control(shared), pair, 50, luck)
+        tokens += 50
+        seconds += 50 / rate
+    assert tokens / seconds > 0.95 * pair.rate(0)
+
+
+def test_a_session_has_its_own_acceptance() -> None:
+    shared, luck = Experience(), random.Random(1)
+    easy, hard = control(shared), control(shared)
+    chosen_easy: list[int] = []
+    chosen_hard: list[int] = []
+    for _ in range(60):
+        chosen_easy += simulate(easy, Pair(lambda i: 0.95, 0.1), 20, luck)[1]
+        chosen_hard += simulate(hard, Pair(lambda i: 0.02, 0.1), 20, luck)[1]
+    assert sum(chosen_easy[-50:]) / 50 > 4
+    assert sum(chosen_hard[-50:]) / 50 < 1
+
+
+def test_nothing_known_means_the_default() -> None:
+    assert control().choose() == 4
+    assert GammaControl(GammaLimits(largest=2, first=4), Experience()).choose() == 2
+    assert GammaControl(GammaLimits(largest=0, first=4), Experience()).choose() == 0
+
+
+def test_a_prompt_s_own_time_is_not_a_round_s() -> None:
+    shared = Experience()
+    who = control(shared)
+    who.learn(4, 4, 90.0, 90.0)
+    assert not shared.timing.weight
+    who.learn(4, 4, 0.4, 1.0)
+    assert shared.timing.seconds == 1.0
+
+
+def test_one_very_long_round_says_little() -> None:
+    timing = Timing()
+    for _ in range(100):
+        timing.add(4, 0.4, 1.0, 0.997)
+    timing.add(4, 40.0, 100.0, 0.997)
+    base, step = timing.line()
+    assert 0.8 < base + 4 * step < 1.7
+
+
+def test_the_line_through_rounds_of_several_lengths() -> None:
+    timing = Timing()
+    for gamma in (0, 2, 4, 8) * 20:
+        timing.add(gamma, 0.1 * gamma, 1.0 + 0.2 * gamma, 0.997)
+    base, step = timing.line()
+    assert base == pytest.approx(1.0, abs=0.02)
+    assert step == pytest.approx(0.3, abs=0.01)
+
+
+def test_a_fixed_gamma_stays() -> None:
+    fixed = FixedGamma(3)
+    fixed.learn(3, 0, 1.0, 1.0)
+    assert fixed.choose() == 3
+
+
+def test_choices_do_not_depend_on_tokens_to_come() -> None:
+    """Two futures that agree up to a round agree on its γ (L6)."""
+    a, b = control(), control()
+    luck = random.Random(5)
+    for _ in range(200):
+        gamma = a.choose()
+        assert gamma == b.choose()
+        accepted = luck.randrange(gamma + 1)
+        trip = luck.uniform(0.9, 1.1)
+        for who in (a, b):
+            who.learn(gamma, accepted, 0.1 * gamma, trip)
