@@ -12,6 +12,7 @@ import structlog
 
 from draftproof.errors import (
     DrainingError,
+    InternalError,
     OverloadedError,
     PeerUnavailableError,
     ProtocolError,
@@ -22,7 +23,7 @@ from draftproof.metrics.cluster import OrchestratorMetrics
 from draftproof.sampling.params import SamplingParams
 from draftproof.serving.statistics import ChunkStats, merge
 from draftproof.v1 import generation_pb2, verdict_pb2
-from orchestrator.attempt import Patience, Reason, attempt, blame, is_stall
+from orchestrator.attempt import Fallback, Patience, Reason, attempt, blame, is_stall
 from orchestrator.probe import look
 from orchestrator.routing import Route, Router, Wish, prefix_digests
 from orchestrator.workers import Fleet, Role, State
@@ -91,6 +92,7 @@ class Relay:
         self._lossless = True
         self._notes: list[str] = []
         self._barren = 0
+        self._silent_targets: set[int] = set()
 
     async def events(self) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         """Events of the request, whatever happens to the workers.
@@ -213,6 +215,11 @@ class Relay:
         if isinstance(error, DrainingError) or is_stall(error):
             await asyncio.gather(*(look(worker, self._fleet, _LOOK_SECONDS) for worker in route.workers))
         fallback = blame(error, route)
+        if is_stall(error):
+            if route.target.life in self._silent_targets:
+                # two drafts in a row that hear nothing from it
+                fallback = Fallback(Reason.TARGET_SLOW, (route.target,))
+            self._silent_targets.add(route.target.life)
         if not (self._tokens and isinstance(error, OverloadedError)):
             # a running request waits out a full queue; it will have its turn
             self._barren += 1
@@ -222,7 +229,9 @@ class Relay:
         self._metrics.fallback(fallback.reason.value)
         if fallback.parted and route.draft is not None:
             self._router.parted(route.draft, route.target)
-        self._wish = replace(self._wish, avoid=self._wish.avoid | {worker.life for worker in fallback.blamed})
+        if self._barren > 1 or not isinstance(error, InternalError | ProtocolError):
+            # one bug in one call is no reason to go without the only draft
+            self._wish = replace(self._wish, avoid=self._wish.avoid | {worker.life for worker in fallback.blamed})
         called = route.draft or route.target
         gone = isinstance(error, UnavailableError) and not (isinstance(error, DrainingError) or is_stall(error))
         if gone and called in fallback.blamed and called.state is State.READY:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.integration.orchestrator.harness import Cluster, Setting
+from tests.integration.orchestrator.harness import Cluster, Divider, Setting
 
 Build = Callable[..., Awaitable[Cluster]]
 
@@ -34,3 +34,11 @@ async def cluster() -> AsyncIterator[Build]:
     yield build
     for made in built:
         await made.close()
+
+
+@pytest.fixture
+async def divider() -> AsyncIterator[Divider]:
+    """A relay between draft and target."""
+    relay = Divider()
+    yield relay
+    await relay.close()

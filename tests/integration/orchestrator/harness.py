@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +15,7 @@ from draft_service.link import LinkConfig
 from draftproof import AsyncClient, Completion
 from draftproof.rpc.channel import aio_channel
 from draftproof.serving.options import ListenConfig
-from draftproof.testing.table import TableEngine
+from draftproof.testing.table import ByteTokenizer, TableEngine
 from draftproof.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from orchestrator.app import OrchestratorApp, OrchestratorConfig
 from orchestrator.probe import ProbeConfig
@@ -23,7 +24,7 @@ from orchestrator.supervisor import SupervisorConfig
 from orchestrator.workers import Role, State, Worker
 from target_service.app import TargetApp, TargetConfig
 from target_service.verifier import VerifierConfig
-from tests.integration.services.harness import Kit, Node, letters, model_drafter, table, until
+from tests.integration.services.harness import Kit, Node, Proxy, letters, model_drafter, table, until
 
 PROBES = ProbeConfig(interval=0.05, timeout=1.0, lost_after=0.5)
 LINK = LinkConfig(connect_timeout=1.0, reconnect_timeout=0.2)
@@ -38,6 +39,7 @@ class Setting:
     drafts: int = 1
     engine: Callable[[], TableEngine] = lambda: table(slots=8, delay=0.003)
     drafter: Callable[[], Drafter] = lambda: model_drafter(table(noise=0.3, slots=32))
+    tokenizer: Callable[[], ByteTokenizer] = letters
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
     relay: RelayConfig = RELAY
     probes: ProbeConfig = PROBES
@@ -79,7 +81,7 @@ class Cluster:
     async def target(self, port: int = 0) -> Node:
         setting = self.setting
         config = TargetConfig(verifier=setting.verifier, listen=replace(setting.listen, port=port))
-        return await self.kit._start(TargetApp(setting.engine(), letters(), config))
+        return await self.kit._start(TargetApp(setting.engine(), setting.tokenizer(), config))
 
     async def draft(self, port: int = 0, drafter: Callable[[], Drafter] | None = None) -> Node:
         setting = self.setting
@@ -91,7 +93,7 @@ class Cluster:
             adaptive=setting.adaptive,
             max_sessions=setting.max_sessions,
         )
-        tokenizer = letters()
+        tokenizer = setting.tokenizer()
         made = DraftApp((drafter or setting.drafter)(), tokenizer, tokenizer.vocab_size, config)
         return await self.kit._start(made)
 
@@ -197,6 +199,21 @@ class Cluster:
             for entry in node.app._pool._entries.values():
                 found[f"link {index}"] = dict(entry.link._sessions)
         return {name: value for name, value in found.items() if value}
+
+
+class Divider(Proxy):
+    """A relay that can be closed for a while."""
+
+    async def part(self) -> None:
+        """Cuts every connection and takes no new ones."""
+        assert self._server is not None
+        self._address = self._server.sockets[0].getsockname()
+        self._server.close()
+        self.cut()
+
+    async def heal(self) -> None:
+        """Takes connections again."""
+        self._server = await asyncio.start_server(self._accept, *self._address[:2])
 
 
 def requests(count: int, tokens: int = 48) -> list[dict[str, Any]]:
