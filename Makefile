@@ -16,6 +16,7 @@ help:
 	@echo "make protos  generate draftproof/v1 from protos/"
 	@echo "make docs    renew the module list of docs/architecture.md and the tables of docs/metrics.md"
 	@echo "make dashboards  write the dashboards' JSON from their code"
+	@echo "make pictures    draw the dashboards into docs/pictures from a live cluster (needs npm and chromium)"
 	@echo "make fmt     format the code"
 	@echo "make clean   remove the environment and every cache"
 
@@ -67,6 +68,10 @@ docs: $(STAMP)
 
 dashboards: $(STAMP)
 	$(BIN)/python -m deploy.grafana.source
+
+# npm and chromium are needed as well
+pictures: $(STAMP) prometheus
+	$(BIN)/python -m deploy.grafana.pictures
 
 fmt: $(STAMP)
 	$(BIN)/ruff check --fix-only --quiet .

@@ -71,6 +71,11 @@ def orchestrate(
     queue_limit: int = typer.Option(256, min=0, help="Most requests that wait for admission; one more is refused."),
     round_timeout: float = typer.Option(10.0, min=0.1, help="Seconds a worker may be silent between rounds."),
     open_timeout: float = typer.Option(30.0, min=0.1, help="Seconds until a worker must have opened a session."),
+    draft_wait: float = typer.Option(
+        2.0,
+        min=0.0,
+        help="Seconds a seeded request waits for a draft of the weights it has met before it does without.",
+    ),
     probe_interval: float = typer.Option(0.5, min=0.01, help="Seconds between probes of a worker."),
     lost_after: float = typer.Option(5.0, min=0.1, help="Seconds without a good answer after which it is replaced."),
     host: options.Host = "127.0.0.1",

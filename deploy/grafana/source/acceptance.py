@@ -129,6 +129,7 @@ def _positions(board: Dashboard) -> None:
     board.with_row(Row("By position in the block")).with_panel(
         bars(
             About(
+                height=10,
                 title="Acceptance by position",
                 what="Of all proposals at an offset, the share that was accepted.",
                 good="falls slowly. Where it nears 0, longer blocks are wasted: a smaller gamma would do.",
@@ -139,6 +140,7 @@ def _positions(board: Dashboard) -> None:
     ).with_panel(
         bars(
             About(
+                height=10,
                 title="Acceptance by position, given all before it",
                 what="Of the proposals whose predecessors in the block were all accepted, the share that was accepted.",
                 good="level, or rising a little. A drop after the first position is a draft that loses its context"
@@ -268,12 +270,12 @@ def _trouble(board: Dashboard) -> None:
         lines(
             About(
                 title="Failed sessions",
-                what="Sessions per second that a target failed, by reason; numerics are NaN or infinity in its logits;"
+                what="Sessions per second that targets failed, by the four most frequent reasons; numerics are NaN or infinity in its logits;"
                 " drafting failures are blocks cut short by a broken drafter.",
                 good="0, but for PREFIX_LOST with evictions and DRAINING in upgrades.",
                 unit="cps",
             ),
-            Query(rate("failed_sessions_total", "reason"), "{{reason}}"),
+            Query(f"topk(4, {rate('failed_sessions_total', 'reason')})", "{{reason}}"),
             Query(rate("numerics_errors_total"), "numerics"),
             Query(rate("drafting_failures_total"), "drafting"),
         )

@@ -122,7 +122,7 @@ def _clients(board: Dashboard) -> None:
                 good="OK and some CANCELLED. OVERLOADED: the queue is full, add targets.",
                 unit="reqps",
             ),
-            Query(rate("cluster_requests_total", "outcome"), "{{outcome}}"),
+            Query(f"{rate('cluster_requests_total', 'outcome')} > 0", "{{outcome}}"),
             stacked=True,
         )
     ).with_panel(
@@ -131,11 +131,10 @@ def _clients(board: Dashboard) -> None:
                 title="Queue",
                 what="Requests that wait for admission at the orchestrator, and sessions that wait for a KV slot on"
                 " the targets.",
-                good="0 most of the time. Steady growth up to the limit ends in OVERLOADED.",
+                good="0 most of the time. Steady growth ends in OVERLOADED at queue_limit; an alert comes at 80 % of it.",
                 unit="none",
             ),
             Query(gauge("cluster_waiting_requests"), "waiting for admission"),
-            Query(gauge("cluster_waiting_limit"), "limit"),
             Query(gauge("waiting_sessions", "instance"), "waiting for a slot, {{instance}}"),
         )
     )

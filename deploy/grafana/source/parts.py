@@ -14,6 +14,8 @@ from grafana_foundation_sdk.models import dashboard as models
 DATASOURCE = shared.DataSourceRef(type_val="prometheus", uid="${datasource}")
 GREEN, YELLOW, RED = "green", "#EAB839", "red"
 _TAG = "draftproof"
+EVENTS = ("cps", "reqps")
+"""Units of events per second."""
 
 P = TypeVar("P", timeseries.Panel, stat.Panel, bargauge.Panel)
 
@@ -98,6 +100,9 @@ def lines(about: About, *queries: Query, stacked: bool = False, top: float | Non
         panel = panel.stacking(common.StackingConfig().mode(shared.StackingMode.NORMAL).group("A"))
     if top is not None:
         panel = panel.max(top)
+    elif about.unit in EVENTS:
+        # an axis for nothing at all would reach to 100
+        panel = panel.axis_soft_max(1)
     return _complete(panel, about, queries)
 
 

@@ -32,12 +32,15 @@ class Live:
 
     Attributes:
         completions: of all requests so far.
+        drafts: their addresses.
+        processes: target, drafts, orchestrator and Prometheus, in this order.
         began: when the load began, in Unix seconds.
     """
 
     address: str
     url: str
     drafts: Sequence[str]
+    processes: Sequence[Running]
     completions: list[Completion] = field(default_factory=list)
     began: float = 0.0
 
@@ -68,6 +71,11 @@ class Live:
 
         with ThreadPoolExecutor(at_once) as pool:
             self.completions += pool.map(one, range(len(self.completions), len(self.completions) + requests))
+
+    def order(self, worker: str) -> int:
+        """Where a worker stands among the drafts; others come first."""
+        names = [f"draft@{address}" for address in self.drafts]
+        return names.index(worker) if worker in names else -1
 
     @property
     def stats(self) -> list[Stats]:
@@ -103,9 +111,8 @@ def live(folder: Path) -> Iterator[Live]:
             ),
         )
         port = orchestrator.event("metrics")["port"]
-        cluster = Live(
-            orchestrator.address, _prometheus(launcher, prometheus, port, folder), [d.address for d in drafts]
-        )
+        url = _prometheus(launcher, prometheus, port, folder)
+        cluster = Live(orchestrator.address, url, [d.address for d in drafts], launcher.running)
         whole = lambda: [s["value"][1] for s in _answers(cluster, "up == 1")] == ["1"] * (2 + len(drafts))  # noqa: E731
         assert eventually(whole, PATIENCE), launcher.running[-1].tail()
         cluster.settle()

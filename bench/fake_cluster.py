@@ -1,0 +1,204 @@
+"""Real processes over the table engine: one worker (`python -m bench.fake_cluster target …`), and a cluster of them.
+
+The table engine has no arithmetic to speak of; its passes sleep for as long as they are told. So a cluster of several
+processes fits two cores, and what is measured is everything but the models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from draft_service.app import DraftApp, DraftConfig, TargetAddress
+from draft_service.drafters.model import ModelDrafter, encoder
+from draftproof.engine.interface import Row
+from draftproof.serving import logs
+from draftproof.serving.lifecycle import App, main
+from draftproof.serving.options import ListenConfig
+from draftproof.testing.table import ByteTokenizer, TableEngine
+from target_service.app import TargetApp, TargetConfig
+
+VOCABULARY = 27
+ROOT = Path(__file__).parents[1]
+START_SECONDS = 60.0
+
+
+class TimedEngine(TableEngine):
+    """Sleeps for each pass, and for each token it is fed."""
+
+    def __init__(self, token_delay: float, delay: float, noise: float, slots: int, max_context: int) -> None:
+        super().__init__(VOCABULARY, noise=noise, slots=slots, max_context=max_context)
+        self._pass_delay = delay
+        self._token_delay = token_delay
+
+    def forward(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Runs all rows."""
+        time.sleep(self._pass_delay + self._token_delay * sum(len(row.token_ids) for row in rows))
+        return super().forward(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A worker's engine.
+
+    Attributes:
+        delay: seconds of a pass.
+        token_delay: seconds more for each token fed.
+        noise: share of another table mixed in; 0 is the target itself, 1 garbage.
+        slots: sequences at once.
+        max_context: tokens of a sequence.
+    """
+
+    delay: float = 0.0
+    token_delay: float = 0.0
+    noise: float = 0.0
+    slots: int = 8
+    max_context: int = 4096
+
+
+def build(role: str, port: int, speed: Speed, target: str, gamma: int) -> App:
+    """One worker."""
+    torch.set_num_threads(1)
+    listen = ListenConfig(port=port, grace=2.0)
+    tokenizer = ByteTokenizer(VOCABULARY, first_byte=ord("a"))
+    engine = TimedEngine(speed.token_delay, speed.delay, speed.noise, speed.slots, speed.max_context)
+    if role == "target":
+        return TargetApp(engine, tokenizer, TargetConfig(listen=listen))
+    config = DraftConfig(target=TargetAddress(address=target), listen=listen, gamma=gamma)
+    return DraftApp(ModelDrafter(engine, encoder("lattice", 128, 12)), tokenizer, VOCABULARY, config)
+
+
+@dataclass(slots=True)
+class Process:
+    """One process of the cluster; `start` again after `kill` takes the same port."""
+
+    name: str
+    command: list[str]
+    log: Path
+    port: int = 0
+    running: subprocess.Popen[bytes] | None = None
+    _read: int = 0
+
+    @property
+    def address(self) -> str:
+        """Where it serves."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Starts it without waiting."""
+        with self.log.open("ab") as out:
+            self._read = out.tell()
+            self.running = subprocess.Popen(
+                [*self.command, "--port", str(self.port)],
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait(self) -> None:
+        """Waits until it serves.
+
+        Raises:
+            RuntimeError: it didn't come up.
+        """
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            for line in self.log.read_bytes()[self._read :].decode().splitlines():
+                if '"serving"' in line:
+                    self.port = int(json.loads(line)["address"].rpartition(":")[2])
+                    return
+            if self.running is not None and self.running.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise RuntimeError(f"{self.name} did not start:\n{self.log.read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.running is not None:
+            self.running.send_signal(signal.SIGKILL)
+            self.running.wait()
+
+
+@dataclass
+class FakeCluster:
+    """Targets, drafts and an orchestrator they are attached to; ended with the block."""
+
+    targets: Sequence[Speed]
+    drafts: Sequence[Speed]
+    options: Sequence[str] = ()
+    own_target: bool = False
+    gamma: int = 4
+    target: list[Process] = field(default_factory=list)
+    draft: list[Process] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory()
+        self.target = [self._worker(f"target-{i}", "target", speed) for i, speed in enumerate(self.targets)]
+        for process in self.target:
+            process.wait()
+        own = ["--target", self.target[0].address] if self.own_target else []
+        self.draft = [self._worker(f"draft-{i}", "draft", speed, *own) for i, speed in enumerate(self.drafts)]
+        for process in self.draft:
+            process.wait()
+        attach = [
+            *(arg for p in self.target for arg in ("--attach-target", p.address)),
+            *(arg for p in self.draft for arg in ("--attach-draft", p.address)),
+        ]
+        command = [sys.executable, "-m", "orchestrator", "--ray-address", "none", "--log-format", "json", *attach]
+        self.orchestrator = Process("orchestrator", [*command, *self.options], self._log("orchestrator"))
+        self.orchestrator.start()
+        self.orchestrator.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for process in (self.orchestrator, *self.draft, *self.target):
+            process.kill()
+        self._folder.cleanup()
+
+    def _log(self, name: str) -> Path:
+        return Path(self._folder.name) / f"{name}.log"
+
+    def _worker(self, name: str, role: str, speed: Speed, *more: str) -> Process:
+        command = [sys.executable, "-m", "bench.fake_cluster", role, "--gamma", str(self.gamma), *more]
+        for option in ("delay", "token_delay", "noise", "slots", "max_context"):
+            command += [f"--{option.replace('_', '-')}", str(getattr(speed, option))]
+        process = Process(name, command, self._log(name))
+        process.start()
+        return process
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("role", choices=("target", "draft"))
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--token-delay", type=float, default=0.0)
+    parser.add_argument("--noise", type=float, default=0.0)
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--max-context", type=int, default=4096)
+    parser.add_argument("--target", default="")
+    parser.add_argument("--gamma", type=int, default=4)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    args = _arguments()
+    logs.configure("info", "json")
+    engine_speed = Speed(args.delay, args.token_delay, args.noise, args.slots, args.max_context)
+    main(lambda: build(args.role, args.port, engine_speed, args.target, args.gamma))
