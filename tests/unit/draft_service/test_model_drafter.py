@@ -74,6 +74,19 @@ def test_the_cache_equals_a_cold_start_after_every_verdict(accepted: int) -> Non
         assert drafter._cached[of].tokens == held
 
 
+def test_a_proposal_replaced_in_the_middle_is_no_longer_believed() -> None:
+    """The target commits its own draw in place of one that differs, and a token after it."""
+    engine = Recording(order=3)
+    drafter = lattice(engine)
+    of = sequence()
+    block = draft(drafter, of, 4)
+    of.output_ids += [(block.proposals[0].token_id + 1) % VOCAB, 7]
+    again = draft(drafter, of, 4)
+    cold = draft(lattice(Recording(order=3)), of, 4)
+    assert [p.token_id for p in again.proposals] == [p.token_id for p in cold.proposals]
+    assert list(engine.cached(drafter._cached[of].slot))[:5] == [*of.prompt_ids, *of.output_ids]
+
+
 def test_only_what_is_new_is_fed_and_the_bonus_token_with_the_last_proposal() -> None:
     engine = Recording()
     drafter = lattice(engine)
