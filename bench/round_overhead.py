@@ -1,6 +1,6 @@
 """What a round costs beyond the two models' own forward passes: wire, validation, sampling, verification, event loops.
 
-`python -m bench.round_overhead [--pairs N] [--draft-layers L]`: starts a target and a draft process on the embedded
+`python -m bench.round_overhead [--rounds N] [--draft-layers L]`: starts a target and a draft process on the embedded
 model, streams greedy and sampled answers one at a time, and takes the models' compute from the processes' own metrics.
 The draft model is the first layers of the target: its acceptance doesn't matter here, its round does.
 """
@@ -30,6 +30,8 @@ PROMPTS = (
     "What should I look at when I buy a used bicycle?",
     "Describe how a bill becomes a law.",
 )
+
+SETTINGS = (("greedy, gamma 4", 0.0, 4), ("T=1, gamma 4", 1.0, 4), ("T=1, gamma 0", 1.0, 0))
 
 
 def main() -> None:
@@ -62,7 +64,7 @@ def measure(draft: Path, rounds: int, tokens: int) -> dict[str, list[float]]:
         with Client(front) as client:
             client.generate("Warm up.", max_tokens=16)
             for index in range(rounds):
-                for name, temperature, gamma in (("greedy, gamma 4", 0.0, 4), ("T=1, gamma 4", 1.0, 4), ("T=1, gamma 0", 1.0, 0)):
+                for name, temperature, gamma in SETTINGS:
                     before, begin = _compute(), time.perf_counter()
                     client.generate(
                         PROMPTS[index % len(PROMPTS)],

@@ -1,25 +1,25 @@
 """Every error Draftproof raises on purpose, and the one table that ties it to a gRPC status.
 
-    DraftproofError
-    ├── ConfigError               a setting is wrong or missing; raised before anything starts
-    ├── ModelLoadError            a model can't be found, read or served
-    └── RequestError              a request or a peer failed; crosses the wire
-        ├── InvalidArgumentError      a field is out of its range
-        │   ├── ContextLengthError    the prompt leaves no room in the context
-        │   └── MessageTooLargeError  a message is over a limit
-        ├── UnsupportedError          the server lacks what the request needs
-        ├── UnauthenticatedError      missing or wrong bearer token
-        ├── FingerprintMismatchError  the two models don't share a vocabulary or contract
-        ├── ProtocolError             the peer broke the protocol
-        ├── PrefixLostError           the session's KV is gone; send the prefix again
-        ├── OverloadedError           a queue is full; carries a retry delay
-        ├── UnavailableError          nobody there to answer
-        │   ├── DrainingError         the server is shutting down
-        │   └── PeerUnavailableError  the server behind this one can't be reached
-        ├── NumericsError             the model gave NaN or infinity
-        ├── DeadlineExceededError     the deadline passed
-        ├── RequestCancelledError     the caller cancelled
-        └── InternalError             a bug
+DraftproofError
+├── ConfigError               a setting is wrong or missing; raised before anything starts
+├── ModelLoadError            a model can't be found, read or served
+└── RequestError              a request or a peer failed; crosses the wire
+    ├── InvalidArgumentError      a field is out of its range
+    │   ├── ContextLengthError    the prompt leaves no room in the context
+    │   └── MessageTooLargeError  a message is over a limit
+    ├── UnsupportedError          the server lacks what the request needs
+    ├── UnauthenticatedError      missing or wrong bearer token
+    ├── FingerprintMismatchError  the two models don't share a vocabulary or contract
+    ├── ProtocolError             the peer broke the protocol
+    ├── PrefixLostError           the session's KV is gone; send the prefix again
+    ├── OverloadedError           a queue is full; carries a retry delay
+    ├── UnavailableError          nobody there to answer
+    │   ├── DrainingError         the server is shutting down
+    │   └── PeerUnavailableError  the server behind this one can't be reached
+    ├── NumericsError             the model gave NaN or infinity
+    ├── DeadlineExceededError     the deadline passed
+    ├── RequestCancelledError     the caller cancelled
+    └── InternalError             a bug
 """
 
 from __future__ import annotations
