@@ -1,4 +1,4 @@
-"""A draft model cut from the embedded target: its first layers, untrained. For measuring rounds, not for drafting well."""
+"""A draft cut from the embedded target: its first layers, untrained. For measuring rounds, not for drafting well."""
 
 from __future__ import annotations
 
