@@ -18,7 +18,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.cut_draft import cut_draft
-from draftproof.cli.health import is_serving
+from draftproof.cli.health import check
 from draftproof.cli.services import LocalServices
 from draftproof.cli.stack import Stack
 from draftproof.client import Client
@@ -59,8 +59,8 @@ def measure(draft: Path, rounds: int, tokens: int) -> dict[str, list[float]]:
     rows: dict[str, list[float]] = {}
     with Stack() as stack:
         target = stack.start(services.target())
-        address = stack.wait_serving(target, 300, is_serving)
-        front = stack.wait_serving(stack.start(services.draft(address)), 300, is_serving)
+        address = stack.wait_serving(target, 300, check)
+        front = stack.wait_serving(stack.start(services.draft(address)), 300, check)
         with Client(front) as client:
             client.generate("Warm up.", max_tokens=16)
             for index in range(rounds):
