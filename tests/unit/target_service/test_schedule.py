@@ -44,6 +44,11 @@ def test_a_prompt_comes_in_chunks_that_end_at_multiples(chunk: int) -> None:
     assert fed == list(range(9)), "all but the last token, which the round feeds"
 
 
+def test_chunks_end_at_multiples_wherever_they_begin() -> None:
+    (planned,) = plan([session(0, 20, 6)], PassLimits(prefill_chunk=4))
+    assert planned.row == Row(0, 6, [6, 7], 0)
+
+
 def test_a_round_rides_on_the_last_chunk_where_it_may() -> None:
     made = session(0, 6, 4, 2)
     (planned,) = plan([made], PassLimits(prefill_chunk=4))
