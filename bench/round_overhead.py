@@ -1,6 +1,6 @@
 """What a round costs beyond the two models' own forward passes: wire, validation, sampling, verification, event loops.
 
-`python -m bench.round_overhead [--pairs N] [--draft-layers L]`: starts a target and a draft process on the embedded
+`python -m bench.round_overhead [--rounds N] [--draft-layers L]`: starts a target and a draft process on the embedded
 model, streams greedy and sampled answers one at a time, and takes the models' compute from the processes' own metrics.
 The draft model is the first layers of the target: its acceptance doesn't matter here, its round does.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.cut_draft import cut_draft
-from draftproof.cli.health import is_serving
+from draftproof.cli.health import check
 from draftproof.cli.services import LocalServices
 from draftproof.cli.stack import Stack
 from draftproof.client import Client
@@ -30,6 +30,8 @@ PROMPTS = (
     "What should I look at when I buy a used bicycle?",
     "Describe how a bill becomes a law.",
 )
+
+SETTINGS = (("greedy, gamma 4", 0.0, 4), ("T=1, gamma 4", 1.0, 4), ("T=1, gamma 0", 1.0, 0))
 
 
 def main() -> None:
@@ -57,16 +59,12 @@ def measure(draft: Path, rounds: int, tokens: int) -> dict[str, list[float]]:
     rows: dict[str, list[float]] = {}
     with Stack() as stack:
         target = stack.start(services.target())
-        address = stack.wait_serving(target, 300, is_serving)
-        front = stack.wait_serving(stack.start(services.draft(address)), 300, is_serving)
+        address = stack.wait_serving(target, 300, check)
+        front = stack.wait_serving(stack.start(services.draft(address)), 300, check)
         with Client(front) as client:
             client.generate("Warm up.", max_tokens=16)
             for index in range(rounds):
-                for name, temperature, gamma in (
-                    ("greedy, gamma 4", 0.0, 4),
-                    ("T=1, gamma 4", 1.0, 4),
-                    ("T=1, gamma 0", 1.0, 0),
-                ):
+                for name, temperature, gamma in SETTINGS:
                     before, begin = _compute(), time.perf_counter()
                     client.generate(
                         PROMPTS[index % len(PROMPTS)],

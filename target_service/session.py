@@ -140,7 +140,7 @@ class Session:
         emitted = len(verdict.tokens)
         verdict.accepted = min(result.accepted, emitted)
         verdict.examined = result.examined if emitted == len(candidates) else emitted
-        verdict.expected_accepted = result.expected_accepted
+        verdict.expected_accepted = sum(result.overlaps[:emitted])
         self.cached = min(before + result.accepted, len(self.tokens))
         if intake.refusal is not None:
             verdict.refusal.offset = intake.refusal.offset

@@ -57,8 +57,8 @@ class RoundResult:
         accepted: leading proposals accepted, 0..examined.
         next_id: the token after them: residual, bonus or plain target draw.
         examined: proposals that took part.
-        expected_accepted: sum of sum_x min(p, q) over the positions the test reached: the accepted ones and, after a
-            rejection, the rejected one. Its expectation is that of `accepted`.
+        overlaps: sum_x min(p, q) at each position the test reached: the accepted ones and, after a rejection, the
+            rejected one. The expectation of their sum is that of `accepted`.
         finite: False if a row that the verdict rests on holds NaN or infinity; then nothing else is valid.
         logprobs: one per committed token if asked for, else empty.
         records: one per committed token if asked for, else empty.
@@ -67,7 +67,7 @@ class RoundResult:
     accepted: int
     next_id: int
     examined: int
-    expected_accepted: float
+    overlaps: list[float]
     finite: bool
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     records: list[PositionRecord] = field(default_factory=list)
@@ -101,14 +101,14 @@ def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput]) -> list[RoundRes
     next_u = torch.from_numpy(uniforms(draws))
     next_rows = torch.tensor([start + k for start, k in zip(first, accepted, strict=True)], device=device)
     next_ids = _next_tokens(p, finite, drafts, next_rows, next_u.to(device))
-    expected = _expected(p, totals, drafts, rounds, first, accepted)
+    overlaps = _overlaps(p, totals, drafts, rounds, first, accepted)
     good = finite[next_rows].tolist()
     results = [
         RoundResult(
             accepted=accepted[b],
             next_id=next_ids[b],
             examined=len(rounds[b].tokens),
-            expected_accepted=expected[b] if good[b] else 0.0,
+            overlaps=overlaps[b] if good[b] else [],
             finite=good[b],
         )
         for b in range(len(rounds))
@@ -168,23 +168,23 @@ def _next_tokens(p: Tensor, finite: Tensor, drafts: Drafts, rows: Tensor, u: Ten
     return drawn
 
 
-def _expected(
+def _overlaps(
     p: Tensor,
     totals: Tensor,
     drafts: Drafts,
     rounds: Sequence[RoundInput],
     first: Sequence[int],
     accepted: Sequence[int],
-) -> list[float]:
-    """Sum of sum_x min(p, q) over the positions each round reached."""
+) -> list[list[float]]:
+    """sum_x min(p, q) at the positions each round reached."""
     reached = [min(k + 1, len(r.tokens)) for r, k in zip(rounds, accepted, strict=True)]
     rows = torch.tensor(
         [start + i for start, count in zip(first, reached, strict=True) for i in range(count)],
         dtype=torch.int64,
         device=p.device,
     )
-    overlaps = iter((drafts.expected_acceptance(p, rows) / totals[rows]).tolist())
-    return [sum(next(overlaps) for _ in range(count)) for count in reached]
+    values = iter((drafts.expected_acceptance(p, rows) / totals[rows]).tolist())
+    return [[next(values) for _ in range(count)] for count in reached]
 
 
 def _with_logprobs(

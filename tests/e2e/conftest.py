@@ -11,6 +11,7 @@ import pytest
 from draftproof.testing.tiny import make_draft_of, make_tiny_model
 from tests.e2e.processes import Launcher
 
+SHOWN = 4
 GOOD, BAD = 0.05, 0.4
 """Noise of the drafts."""
 
@@ -70,6 +71,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
             launcher = value if isinstance(value, Launcher) else getattr(value, "launcher", None)
-            for running in launcher.running if isinstance(launcher, Launcher) else []:
+            for running in launcher.running[-SHOWN:] if isinstance(launcher, Launcher) else []:
                 report.sections.append((f"{running.name}, {running.log}", running.tail()))
     return report

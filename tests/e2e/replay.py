@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftproof import Completion, PositionTrace
+from draftproof import Completion
+from draftproof.client.types import PositionTrace
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.pipeline import History, distribution
 

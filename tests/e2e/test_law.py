@@ -164,7 +164,7 @@ def test_power(lab: Laboratory, vocab_size: int) -> None:
 
 PLAIN = Configuration(1.0, "none", "bad", "lattice", 8, 2)
 HOT_PLAIN = Configuration(1.3, "none", "garbage", "lattice", 8, 2)
-PENALISED = Configuration(1.3, "penalties", "bad", "lattice", 8, 3)
+PENALISED = Configuration(0.7, "penalties", "good", "lattice", 8, 3)
 TRUNCATED = Configuration(1.0, "top-k", "garbage", "sparse", 8, 2)
 
 

@@ -87,7 +87,7 @@ class Judge:
         assert self.ties <= 1 + self.tokens // TOKENS_PER_TIE
 
 
-@pytest.mark.parametrize("encoding", ["sparse", "lattice"])
+@pytest.mark.parametrize("encoding", [pytest.param("sparse", marks=pytest.mark.exact_family), "lattice"])
 async def test_the_same_seed_gives_the_same_text(launcher: Launcher, models: Models, encoding: str) -> None:
     serving = ("--slots", "16")
     drafting = (*serving, "--drafter", "model", "--q-encoding", encoding, "--lattice-bits", "16")

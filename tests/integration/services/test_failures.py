@@ -31,30 +31,35 @@ class PoisonedEngine(TableEngine):
     """Bad numbers wherever the prompt began with a z."""
 
     def __init__(self, bad: float) -> None:
-        super().__init__(LETTERS, order=300)
+        super().__init__(LETTERS, order=300, delay=0.02)
         self._bad = bad
+        self.in_company = 0
 
     def logits_after(self, contexts: Sequence[Sequence[int]]) -> Tensor:
         logits = super().logits_after([context[-2:] for context in contexts])
-        for row, context in enumerate(contexts):
-            if context[0] == POISON:
-                logits[row, 3] = self._bad
+        poisoned = [context[0] == POISON for context in contexts]
+        self.in_company += any(poisoned) and not all(poisoned)
+        logits[torch.tensor(poisoned, dtype=torch.bool), 3] = self._bad
         return logits
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 async def test_bad_numbers_fail_their_own_request_alone(kit: Kit, bad: float) -> None:
-    stack = await kit.stack(engine=PoisonedEngine(bad))
+    engine = PoisonedEngine(bad)
+    stack = await kit.stack(engine=engine)
     settings = {"seed": 1, "max_tokens": 40, "ignore_eos": True}
     alone = await stack.client.generate("hello", **settings)  # type: ignore[arg-type]
     for client in (stack.client, stack.direct):
         before = stack.target.count("numerics_errors_total")
+        rounds = stack.target.count("rounds_total")
         healthy = asyncio.gather(*(stack.client.generate("hello", **settings) for _ in range(3)))  # type: ignore[arg-type]
+        await until(lambda: stack.target.count("rounds_total") > rounds + 3)  # noqa: B023
         with pytest.raises(NumericsError) as caught:
             await client.generate("zebra", **settings)  # type: ignore[arg-type]
         assert caught.value.code == "INTERNAL"
         assert stack.target.count("numerics_errors_total") == before + 1
         assert {completion.token_ids for completion in await healthy} == {alone.token_ids}
+    assert engine.in_company, "it shared a pass with healthy ones"
     await stack.idle()
 
 
@@ -79,11 +84,13 @@ class Raising(ModelDrafter):
 
 
 class BreakingEngine(TableEngine):
-    """Breaks after it has already changed its cache."""
+    """Breaks, and leaves nonsense in the slots it was about to fill."""
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         logits = super().forward(rows)
         if self.passes % 3 == 0:
+            for row in rows:
+                self._cache[row.slot] = [0] * len(self._cache[row.slot])
             raise RuntimeError("a bug")
         return logits
 

@@ -15,6 +15,7 @@ from draftproof.client import NO_RETRIES
 from draftproof.errors import DrainingError, RequestError
 from draftproof.rpc.channel import aio_channel
 from draftproof.serving.options import ListenConfig
+from draftproof.testing.table import ByteTokenizer, TableEngine
 from draftproof.v1 import error_pb2, generation_pb2, generation_pb2_grpc, sampling_pb2, target_pb2
 from target_service.verifier import VerifierConfig
 from tests.integration.services.harness import (
@@ -237,17 +238,28 @@ async def test_the_sdk_goes_on_by_itself_when_a_server_is_replaced(kit: Kit, who
 
 async def test_a_client_that_does_not_read_can_t_hold_up_a_drain(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftproof.serving.generation.HAND_BACK_SECONDS", 0.2)
-    stack = await kit.stack(engine=table(max_context=100_000), target_listen=GRACE, draft_listen=GRACE)
+    stack = await kit.stack(
+        engine=TableEngine(257, max_context=100_000),
+        tokenizer=ByteTokenizer(257),
+        drafter=lambda: model_drafter(TableEngine(257, max_context=100_000)),
+        target_listen=GRACE,
+        draft_listen=GRACE,
+        gamma=8,
+    )
     channel = aio_channel(stack.draft.address)
     request = generation_pb2.GenerateRequest(
         text="hello", sampling=sampling_pb2.SamplingParams(ignore_eos=True), trace={"top_n": 0}
     )
     call = generation_pb2_grpc.GenerationServiceStub(channel).Generate(request)
     await call.read()
-    await until(lambda: stack.target.count("rounds_total") > 5)
+    rounds = -1.0
+    while rounds != stack.target.count("rounds_total"):
+        rounds = stack.target.count("rounds_total")
+        await asyncio.sleep(0.3)
+    assert rounds > 5, "it ran until its buffers were full"
     started = time.monotonic()
     await stack.draft.app.drain()
-    assert time.monotonic() - started < 4.0
+    assert 0.4 < time.monotonic() - started < 4.0
     await channel.close()
 
 

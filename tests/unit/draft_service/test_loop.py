@@ -1,0 +1,122 @@
+"""The drafting loop: batches, order, callers that leave, drafters that break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from draft_service.drafters.interface import OpenBlock
+from draft_service.loop import DraftLoop
+from draftproof.metrics import DraftMetrics
+from draftproof.sampling.draft_q import OneHot
+from draftproof.sampling.params import SamplingParams
+from draftproof.serving.drafting import DraftSequence, Proposal
+from draftproof.serving.model_thread import ModelThread
+
+
+class Counting:
+    """Proposes 0, 1, 2, … one a step, and keeps what it was given."""
+
+    name = "counting"
+    weights_sha256 = b""
+    forward_ns = 0
+
+    def __init__(self, width: int = 2, on_step: Callable[[Sequence[OpenBlock]], None] = lambda blocks: None) -> None:
+        self.width = width
+        self.batches: list[list[DraftSequence]] = []
+        self.released: list[DraftSequence] = []
+        self._on_step = on_step
+
+    def step(self, blocks: Sequence[OpenBlock]) -> None:
+        self.batches.append([block.sequence for block in blocks])
+        self._on_step(blocks)
+        for block in blocks:
+            token = len(block.proposals)
+            block.proposals.append(Proposal(token, OneHot(token)))
+
+    def release(self, of: DraftSequence) -> None:
+        self.released.append(of)
+
+
+def sequence() -> DraftSequence:
+    return DraftSequence([1], SamplingParams(), bytes(32))
+
+
+@asynccontextmanager
+async def running(drafter: Counting) -> AsyncIterator[tuple[DraftLoop, CollectorRegistry]]:
+    registry, thread = CollectorRegistry(), ModelThread("draft")
+    loop = DraftLoop(drafter, thread, DraftMetrics(registry))
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop, registry
+    finally:
+        task.cancel()
+        thread.stop()
+
+
+def ids(proposals: Sequence[Proposal]) -> list[int]:
+    return [p.token_id for p in proposals]
+
+
+async def test_blocks_are_finished_in_order_before_others_begin() -> None:
+    drafter = Counting(width=2)
+    made = [sequence() for _ in range(4)]
+    async with running(drafter) as (loop, _):
+        found = await asyncio.gather(*(loop.propose(of, 3) for of in made))
+    assert [ids(proposals) for proposals in found] == [[0, 1, 2]] * 4
+    assert drafter.batches == [made[:2]] * 3 + [made[2:]] * 3, "taking turns would thrash a full cache"
+
+
+async def test_a_free_place_is_filled_at_once() -> None:
+    drafter = Counting(width=2)
+    a, b, c = sequence(), sequence(), sequence()
+    async with running(drafter) as (loop, _):
+        await asyncio.gather(loop.propose(a, 1), loop.propose(b, 3), loop.propose(c, 2))
+    assert drafter.batches == [[a, b], [b, c], [b, c]]
+
+
+async def test_no_gamma_no_work() -> None:
+    drafter = Counting()
+    async with running(drafter) as (loop, _):
+        assert await loop.propose(sequence(), 0) == []
+        await asyncio.sleep(0.02)
+    assert drafter.batches == []
+
+
+async def test_a_caller_that_leaves_is_forgotten() -> None:
+    drafter = Counting(width=1)
+    gone, stays = sequence(), sequence()
+    async with running(drafter) as (loop, _):
+        leaving = asyncio.create_task(loop.propose(gone, 10_000))
+        await asyncio.sleep(0.02)
+        leaving.cancel()
+        loop.release(gone)
+        assert ids(await loop.propose(stays, 2)) == [0, 1]
+        assert drafter.released == [gone]
+        assert gone not in drafter.batches[-1]
+        assert not [entry for entry in loop._open if not entry[1].done()]
+
+
+async def test_a_broken_step_ends_its_blocks_with_what_was_drawn() -> None:
+    def break_third(blocks: Sequence[OpenBlock]) -> None:
+        if len(drafter.batches) == 3:
+            raise RuntimeError("a bug")
+
+    drafter = Counting(on_step=break_third)
+    async with running(drafter) as (loop, registry):
+        found = await asyncio.gather(loop.propose(sequence(), 5), loop.propose(sequence(), 5))
+        assert [ids(proposals) for proposals in found] == [[0, 1], [0, 1]], "a drawn proposal is never dropped"
+        assert registry.get_sample_value("draftproof_drafting_failures_total") == 2
+        assert ids(await loop.propose(sequence(), 2)) == [0, 1]
+
+
+async def test_more_than_asked_for_is_cut() -> None:
+    def flood(blocks: Sequence[OpenBlock]) -> None:
+        for block in blocks:
+            block.proposals += [Proposal(7, OneHot(7))] * 9
+
+    async with running(Counting(on_step=flood)) as (loop, _):
+        assert ids(await loop.propose(sequence(), 3)) == [7, 7, 7]
