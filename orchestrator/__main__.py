@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from draftproof.rpc.options import RpcLimits
@@ -11,6 +13,7 @@ from draftproof.serving.lifecycle import App, main
 _RAY = "Ray"
 _TARGETS = "Target workers"
 _DRAFTS = "Draft workers"
+_MESH = "Links to workers"
 
 cli = typer.Typer(
     add_completion=False,
@@ -62,10 +65,21 @@ def orchestrate(
     ),
     gamma: int = typer.Option(4, min=0, help="Proposals per round to begin with.", rich_help_panel=_DRAFTS),
     adaptive: bool = typer.Option(True, help="Let gamma follow what rounds show.", rich_help_panel=_DRAFTS),
-    worker_bind: str = typer.Option(
-        "127.0.0.1",
-        help="Address that workers listen on; empty: their node's own, which needs --insecure.",
-        rich_help_panel=_RAY,
+    worker_host: str = typer.Option(
+        "127.0.0.1", help="Address that workers listen on; node: that of their node.", rich_help_panel=_RAY
+    ),
+    worker_tls_cert: Path | None = typer.Option(
+        None, help="Certificate of every worker, PEM; also shown to it.", rich_help_panel=_MESH
+    ),
+    worker_tls_key: Path | None = typer.Option(None, help="Its private key, PEM.", rich_help_panel=_MESH),
+    worker_tls_ca: Path | None = typer.Option(
+        None,
+        help="Authority of workers' certificates, PEM; setting it makes every link mutual TLS.",
+        rich_help_panel=_MESH,
+    ),
+    worker_token: str | None = typer.Option(None, help="Bearer token that workers ask for.", rich_help_panel=_MESH),
+    worker_insecure: bool = typer.Option(
+        False, "--worker-insecure", help="Allow plaintext to workers beyond loopback.", rich_help_panel=_MESH
     ),
     worker_metrics: bool = typer.Option(True, help="Workers serve /metrics on free ports; /sd lists them."),
     queue_limit: int = typer.Option(256, min=0, help="Most requests that wait for admission; one more is refused."),
@@ -100,25 +114,58 @@ def orchestrate(
 
     def build() -> App:
         # heavy imports wait until --help and wrong options are dealt with
-        from draft_service.app import DraftConfig, TargetAddress
         from draftproof.engine.config import ModelConfig
         from orchestrator.app import OrchestratorConfig, load
         from orchestrator.attempt import Patience
+        from orchestrator.mesh import Mesh
         from orchestrator.probe import ProbeConfig
-        from orchestrator.ray_placement import RayConfig, Resources
+        from orchestrator.ray_placement import Crew, RayConfig, Resources
+        from orchestrator.recipes import draft_recipe, target_recipe
         from orchestrator.relay import RelayConfig
         from orchestrator.supervisor import SupervisorConfig, wanted
         from orchestrator.workers import Role
-        from target_service.app import TargetConfig
 
         limits = RpcLimits(max_message_bytes=max_message_bytes, keepalive_seconds=keepalive)
-        workers = options.ListenConfig(
-            insecure=insecure, limits=limits, grace=grace, metrics_port=0 if worker_metrics else None
+        mesh = Mesh(
+            tls=options.tls_files(worker_tls_cert, worker_tls_key, worker_tls_ca),
+            token=worker_token,
+            insecure=worker_insecure,
         )
+        counts = {Role.TARGET: wanted("targets", targets), Role.DRAFT: wanted("drafts", drafts)}
+        crews = {
+            Role.TARGET: Crew(
+                recipe=target_recipe(
+                    ModelConfig(
+                        model=model,
+                        dtype=options.dtype(dtype),
+                        device=device,
+                        device_map=device_map,
+                        slots=slots,
+                        max_context=max_context,
+                        threads=threads,
+                    )
+                ),
+                resources=Resources(num_gpus=target_gpus, custom=target_resource),
+                count=counts[Role.TARGET],
+            ),
+            Role.DRAFT: Crew(
+                recipe=draft_recipe(
+                    drafter,
+                    ModelConfig(
+                        model=draft_model, dtype=options.dtype(dtype), device=device, slots=16, threads=draft_threads
+                    ),
+                    mesh,
+                    gamma=gamma,
+                    adaptive=adaptive,
+                ),
+                resources=Resources(num_gpus=draft_gpus, custom=draft_resource),
+                count=counts[Role.DRAFT],
+            ),
+        }
         return load(
             OrchestratorConfig(
                 supervisor=SupervisorConfig(
-                    wanted={Role.TARGET: wanted("targets", targets), Role.DRAFT: wanted("drafts", drafts)},
+                    wanted=counts,
                     attached={Role.TARGET: tuple(attach_target), Role.DRAFT: tuple(attach_draft)},
                 ),
                 listen=options.ListenConfig(
@@ -131,40 +178,24 @@ def orchestrate(
                     grace=grace,
                     metrics_port=metrics_port,
                 ),
-                relay=RelayConfig(patience=Patience(opening=open_timeout, round=round_timeout)),
+                relay=RelayConfig(patience=Patience(opening=open_timeout, round=round_timeout), same_draft=draft_wait),
                 probes=ProbeConfig(interval=probe_interval, lost_after=lost_after),
                 queue_limit=queue_limit,
-                workers_insecure=insecure,
+                mesh=mesh,
             ),
             RayConfig(
+                crews=crews,
+                listen=options.ListenConfig(
+                    host="" if worker_host == "node" else worker_host,
+                    tls=mesh.tls,
+                    token=mesh.token,
+                    insecure=mesh.insecure,
+                    limits=limits,
+                    grace=grace,
+                    metrics_port=0 if worker_metrics else None,
+                ),
                 address=ray_address,
-                resources={
-                    Role.TARGET: Resources(num_gpus=target_gpus, custom=target_resource),
-                    Role.DRAFT: Resources(num_gpus=draft_gpus, custom=draft_resource),
-                },
-                target=TargetConfig(
-                    model=ModelConfig(
-                        model=model,
-                        dtype=options.dtype(dtype),
-                        device=device,
-                        device_map=device_map,
-                        slots=slots,
-                        max_context=max_context,
-                        threads=threads,
-                    ),
-                    listen=workers,
-                ),
-                draft=DraftConfig(
-                    drafter=drafter,
-                    model=ModelConfig(
-                        model=draft_model, dtype=options.dtype(dtype), device=device, slots=16, threads=draft_threads
-                    ),
-                    target=TargetAddress(address="", insecure=insecure),
-                    listen=workers,
-                    gamma=gamma,
-                    adaptive=adaptive,
-                ),
-                bind=worker_bind,
+                log_level=log_level,
             ),
         )
 

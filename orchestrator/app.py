@@ -10,7 +10,6 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from draftproof.metrics.cluster import OrchestratorMetrics
-from draftproof.rpc.channel import aio_channel
 from draftproof.rpc.server import RunningServer, Service, check_address
 from draftproof.serving import process
 from draftproof.serving.options import ListenConfig
@@ -19,8 +18,9 @@ from draftproof.version import VERSION
 from orchestrator.admission import Admission
 from orchestrator.front_door import FrontDoor, Steering
 from orchestrator.http import serve_http
+from orchestrator.mesh import Mesh
 from orchestrator.probe import ProbeConfig
-from orchestrator.ray_placement import RayConfig, RayPlacement, connect
+from orchestrator.ray_placement import NO_RAY, RayConfig, RayPlacement, connect
 from orchestrator.relay import RULE, RelayConfig
 from orchestrator.routing import Router
 from orchestrator.supervisor import Dial, Placement, Supervisor, SupervisorConfig
@@ -36,7 +36,7 @@ class OrchestratorConfig:
     Attributes:
         queue_limit: most requests that wait for admission.
         queue_share: requests admitted per target slot; above 1, targets keep a short queue of their own.
-        workers_insecure: whether workers may be dialled in plaintext beyond loopback.
+        mesh: security of the links to workers.
     """
 
     supervisor: SupervisorConfig
@@ -44,7 +44,7 @@ class OrchestratorConfig:
     relay: RelayConfig = field(default_factory=RelayConfig)
     probes: ProbeConfig = field(default_factory=ProbeConfig)
     queue_limit: int = 256
-    workers_insecure: bool = False
+    mesh: Mesh = field(default_factory=Mesh)
     queue_share: float = 1.5
 
 
@@ -62,15 +62,15 @@ class OrchestratorApp:
         self._follow_gauges(metrics)
         limits = config.listen.limits
         self._door = FrontDoor(self.fleet, Router(), self._admission, config.relay, metrics, limits.max_message_bytes)
-        self._steering = Steering(self._door, self.fleet, self._admission, metrics)
         self._supervisor = Supervisor(
             self.fleet,
             placement,
-            dial or (lambda address: aio_channel(address, limits=limits, insecure=config.workers_insecure)),
+            dial or config.mesh.dial(limits),
             config.supervisor,
             config.probes,
             lambda role: metrics.restarted(role.value),
         )
+        self._steering = Steering(self._door, self.fleet, self._admission, metrics, self._supervisor)
         self._http: web.AppRunner | None = None
         self.metrics_port: int | None = None
         self.server: RunningServer | None = None
@@ -153,7 +153,7 @@ def load(config: OrchestratorConfig, ray: RayConfig) -> OrchestratorApp:
         ConfigError: the port is taken, or there is no such cluster.
     """
     check_address(config.listen.address)
-    if ray.address == "none":
+    if ray.address == NO_RAY:
         return OrchestratorApp(config, None)
     connect(ray)
     return OrchestratorApp(config, RayPlacement(ray))

@@ -29,6 +29,7 @@ from draftproof.wire import params as wire_params
 from orchestrator.admission import Admission
 from orchestrator.relay import Relay, RelayConfig
 from orchestrator.routing import Router
+from orchestrator.supervisor import Supervisor
 from orchestrator.workers import Fleet, Role
 
 MAX_PRIORITY = 100
@@ -245,7 +246,15 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
 class Steering(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     """OrchestratorService."""
 
-    def __init__(self, door: FrontDoor, fleet: Fleet, admission: Admission, metrics: OrchestratorMetrics) -> None:
+    def __init__(
+        self,
+        door: FrontDoor,
+        fleet: Fleet,
+        admission: Admission,
+        metrics: OrchestratorMetrics,
+        supervisor: Supervisor,
+    ) -> None:
+        self._supervisor = supervisor
         self._door = door
         self._fleet = fleet
         self._admission = admission
@@ -269,6 +278,20 @@ class Steering(orchestrator_pb2_grpc.OrchestratorServiceServicer):
     ) -> orchestrator_pb2.ListWorkersResponse:
         """Lists the fleet."""
         return orchestrator_pb2.ListWorkersResponse(workers=[worker.describe() for worker in self._fleet])
+
+    async def ReplaceWorker(
+        self,
+        request: orchestrator_pb2.ReplaceWorkerRequest,
+        context: grpc.aio.ServicerContext[
+            orchestrator_pb2.ReplaceWorkerRequest, orchestrator_pb2.ReplaceWorkerResponse
+        ],
+    ) -> orchestrator_pb2.ReplaceWorkerResponse:
+        """Drains a worker and starts its successor."""
+        try:
+            await self._supervisor.replace(request.name)
+        except LookupError:
+            raise InvalidArgumentError.of("name", "a worker that this orchestrator has placed", request.name) from None
+        return orchestrator_pb2.ReplaceWorkerResponse()
 
     async def Stats(
         self,

@@ -21,6 +21,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 
 from draftproof.errors import ConfigError
 from draftproof.serving.options import ListenConfig
+from draftproof.version import VERSION
 from orchestrator.ray_worker import Neighbours, WorkerActor
 from orchestrator.recipes import Recipe
 from orchestrator.supervisor import Place, PlacementError
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 NAMESPACE = "draftproof"
 LOCAL = "local"
+NO_RAY = "none"
 _CONNECT_SECONDS = 5.0
 _AGAIN_SECONDS = 0.5
 _MOST_STUCK = 16
@@ -194,12 +196,16 @@ class RayPlacement:
             max_task_retries=0,
             runtime_env={"env_vars": environment} if environment else None,
         )
-        arguments = (crew.recipe, self._config.listen, self._roles, self._config.log_level)
+        arguments = (crew.recipe, self._config.listen, VERSION, self._roles, self._config.log_level)
         try:
-            actor = await self._ask(kind.remote, *arguments)
-            place: Place = await actor.start.remote()
+            actor: Any = await self._ask(kind.remote, *arguments)
+            fits = await actor.is_made_by.remote(*arguments)
+            place: Place | None = await actor.start.remote() if fits else None
         except RayError as error:
             raise PlacementError(first_line(error)) from error
+        if place is None:
+            await self.drain(name)
+            raise PlacementError("it ran with other settings, and was drained")
         return place
 
     async def ended(self, name: str) -> str:

@@ -55,8 +55,11 @@ def threads(cores: int, weight: float, node: Mapping[str, float], nodes: int, ro
 class WorkerActor:
     """The same server as `python -m draft_service` or `target_service`; its methods run on the server's event loop."""
 
-    def __init__(self, recipe: Recipe, listen: ListenConfig, roles: Sequence[Neighbours], log_level: str) -> None:
+    def __init__(
+        self, recipe: Recipe, listen: ListenConfig, version: str, roles: Sequence[Neighbours], log_level: str
+    ) -> None:
         self._recipe = recipe
+        self._version = version
         self._listen = listen
         self._roles = roles
         self._log_level = log_level
@@ -64,6 +67,12 @@ class WorkerActor:
         self._starting = asyncio.Lock()
         self._app: Server | None = None
         self._running: asyncio.Task[None] | None = None
+
+    async def is_made_by(
+        self, recipe: Recipe, listen: ListenConfig, version: str, roles: Sequence[Neighbours], log_level: str
+    ) -> bool:
+        """Whether a worker made of these would be the same; who its neighbours are makes no difference."""
+        return (recipe, listen, version) == (self._recipe, self._listen, self._version)
 
     async def start(self) -> Place:
         """Loads the model and serves; called again, it says where."""
@@ -101,8 +110,8 @@ class WorkerActor:
     def _share_cores(self) -> None:
         """Ray gives workers without CPUs of their own one OpenMP thread; read when torch is loaded, which is later."""
         here: str = ray.get_runtime_context().get_node_id()
-        alive: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
-        node = next((node["Resources"] for node in alive if node["NodeID"] == here), {})
+        alive: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        node: dict[str, float] = next((node["Resources"] for node in alive if node["NodeID"] == here), {})
         cores = len(os.sched_getaffinity(0))
         count = threads(cores, self._recipe.weight, node, len(alive), self._roles)
         os.environ["OMP_NUM_THREADS"] = str(count)

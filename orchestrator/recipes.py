@@ -11,6 +11,7 @@ from draftproof.engine.config import ModelConfig
 from draftproof.rpc.server import RunningServer
 from draftproof.serving.lifecycle import App
 from draftproof.serving.options import ListenConfig
+from orchestrator.mesh import Mesh
 
 
 class Server(App, Protocol):
@@ -50,11 +51,11 @@ def target_recipe(model: ModelConfig, **verifier: Any) -> Recipe:
     return Recipe(build="orchestrator.recipes:build_target", arguments={"model": model, "verifier": verifier})
 
 
-def draft_recipe(drafter: str, model: ModelConfig, **settings: Any) -> Recipe:
+def draft_recipe(drafter: str, model: ModelConfig, mesh: Mesh, **settings: Any) -> Recipe:
     """A draft that takes its targets from the orchestrator."""
     return Recipe(
         build="orchestrator.recipes:build_draft",
-        arguments={"drafter": drafter, "model": model, "settings": settings},
+        arguments={"drafter": drafter, "model": model, "mesh": mesh, "settings": settings},
         weight=0.5 if drafter == "model" else 0.0,
     )
 
@@ -67,9 +68,11 @@ def build_target(listen: ListenConfig, model: ModelConfig, verifier: Mapping[str
     return load(TargetConfig(model=model, listen=listen, verifier=VerifierConfig(**verifier)))
 
 
-def build_draft(listen: ListenConfig, drafter: str, model: ModelConfig, settings: Mapping[str, Any]) -> Server:
+def build_draft(
+    listen: ListenConfig, drafter: str, model: ModelConfig, mesh: Mesh, settings: Mapping[str, Any]
+) -> Server:
     """Runs in the worker."""
     from draft_service.app import DraftConfig, TargetAddress, load
 
-    target = TargetAddress(address="", insecure=listen.insecure)
+    target = TargetAddress(address="", tls=mesh.tls, token=mesh.token, insecure=mesh.insecure)
     return load(DraftConfig(drafter=drafter, model=model, listen=listen, target=target, **settings))

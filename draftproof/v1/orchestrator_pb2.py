@@ -26,7 +26,7 @@ from draftproof.v1 import fingerprint_pb2 as draftproof_dot_v1_dot_fingerprint__
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n draftproof/v1/orchestrator.proto\x12\rdraftproof.v1\x1a\x1f\x64raftproof/v1/fingerprint.proto\x1a\x1egoogle/protobuf/duration.proto\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"#\n\x0e\x43\x61ncelResponse\x12\x11\n\tcancelled\x18\x01 \x01(\r\"\x14\n\x12ListWorkersRequest\"=\n\x13ListWorkersResponse\x12&\n\x07workers\x18\x01 \x03(\x0b\x32\x15.draftproof.v1.Worker\"\xb5\x02\n\x06Worker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04role\x18\x02 \x01(\x0e\x32\x19.draftproof.v1.WorkerRole\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.draftproof.v1.WorkerState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x10\n\x08sessions\x18\x06 \x01(\r\x12\r\n\x05slots\x18\x07 \x01(\r\x12\x0f\n\x07waiting\x18\x08 \x01(\r\x12/\n\x0b\x66ingerprint\x18\t \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12\x10\n\x08restarts\x18\n \x01(\r\x12\x17\n\x0fmetrics_address\x18\x0b \x01(\t\x12\x0b\n\x03pid\x18\x0c \x01(\r\x12\x0f\n\x07problem\x18\r \x01(\t\"\x0e\n\x0cStatsRequest\"\x8f\x03\n\rStatsResponse\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x10\n\x08\x66inished\x18\x03 \x01(\x04\x12\x38\n\x06\x66\x61iled\x18\x04 \x03(\x0b\x32(.draftproof.v1.StatsResponse.FailedEntry\x12>\n\tfallbacks\x18\x05 \x03(\x0b\x32+.draftproof.v1.StatsResponse.FallbacksEntry\x12\x0f\n\x07\x64rafted\x18\x06 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x07 \x01(\x04\x12\x11\n\tcommitted\x18\x08 \x01(\x04\x12\x0e\n\x06rounds\x18\t \x01(\x04\x12)\n\x06uptime\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x1a-\n\x0b\x46\x61iledEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x30\n\x0e\x46\x61llbacksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01*X\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11WORKER_ROLE_DRAFT\x10\x01\x12\x16\n\x12WORKER_ROLE_TARGET\x10\x02*\x93\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x16\n\x12WORKER_STATE_READY\x10\x02\x12\x18\n\x14WORKER_STATE_SUSPECT\x10\x03\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x04\x32\xf6\x01\n\x13OrchestratorService\x12\x45\n\x06\x43\x61ncel\x12\x1c.draftproof.v1.CancelRequest\x1a\x1d.draftproof.v1.CancelResponse\x12T\n\x0bListWorkers\x12!.draftproof.v1.ListWorkersRequest\x1a\".draftproof.v1.ListWorkersResponse\x12\x42\n\x05Stats\x12\x1b.draftproof.v1.StatsRequest\x1a\x1c.draftproof.v1.StatsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n draftproof/v1/orchestrator.proto\x12\rdraftproof.v1\x1a\x1f\x64raftproof/v1/fingerprint.proto\x1a\x1egoogle/protobuf/duration.proto\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"#\n\x0e\x43\x61ncelResponse\x12\x11\n\tcancelled\x18\x01 \x01(\r\"\x14\n\x12ListWorkersRequest\"=\n\x13ListWorkersResponse\x12&\n\x07workers\x18\x01 \x03(\x0b\x32\x15.draftproof.v1.Worker\"\xb5\x02\n\x06Worker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04role\x18\x02 \x01(\x0e\x32\x19.draftproof.v1.WorkerRole\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.draftproof.v1.WorkerState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x10\n\x08sessions\x18\x06 \x01(\r\x12\r\n\x05slots\x18\x07 \x01(\r\x12\x0f\n\x07waiting\x18\x08 \x01(\r\x12/\n\x0b\x66ingerprint\x18\t \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12\x10\n\x08restarts\x18\n \x01(\r\x12\x17\n\x0fmetrics_address\x18\x0b \x01(\t\x12\x0b\n\x03pid\x18\x0c \x01(\r\x12\x0f\n\x07problem\x18\r \x01(\t\"$\n\x14ReplaceWorkerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15ReplaceWorkerResponse\"\x0e\n\x0cStatsRequest\"\x8f\x03\n\rStatsResponse\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x10\n\x08\x66inished\x18\x03 \x01(\x04\x12\x38\n\x06\x66\x61iled\x18\x04 \x03(\x0b\x32(.draftproof.v1.StatsResponse.FailedEntry\x12>\n\tfallbacks\x18\x05 \x03(\x0b\x32+.draftproof.v1.StatsResponse.FallbacksEntry\x12\x0f\n\x07\x64rafted\x18\x06 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x07 \x01(\x04\x12\x11\n\tcommitted\x18\x08 \x01(\x04\x12\x0e\n\x06rounds\x18\t \x01(\x04\x12)\n\x06uptime\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x1a-\n\x0b\x46\x61iledEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x30\n\x0e\x46\x61llbacksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01*X\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11WORKER_ROLE_DRAFT\x10\x01\x12\x16\n\x12WORKER_ROLE_TARGET\x10\x02*\x93\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x16\n\x12WORKER_STATE_READY\x10\x02\x12\x18\n\x14WORKER_STATE_SUSPECT\x10\x03\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x04\x32\xd2\x02\n\x13OrchestratorService\x12\x45\n\x06\x43\x61ncel\x12\x1c.draftproof.v1.CancelRequest\x1a\x1d.draftproof.v1.CancelResponse\x12T\n\x0bListWorkers\x12!.draftproof.v1.ListWorkersRequest\x1a\".draftproof.v1.ListWorkersResponse\x12Z\n\rReplaceWorker\x12#.draftproof.v1.ReplaceWorkerRequest\x1a$.draftproof.v1.ReplaceWorkerResponse\x12\x42\n\x05Stats\x12\x1b.draftproof.v1.StatsRequest\x1a\x1c.draftproof.v1.StatsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,10 +37,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATSRESPONSE_FAILEDENTRY']._serialized_options = b'8\001'
   _globals['_STATSRESPONSE_FALLBACKSENTRY']._loaded_options = None
   _globals['_STATSRESPONSE_FALLBACKSENTRY']._serialized_options = b'8\001'
-  _globals['_WORKERROLE']._serialized_start=1005
-  _globals['_WORKERROLE']._serialized_end=1093
-  _globals['_WORKERSTATE']._serialized_start=1096
-  _globals['_WORKERSTATE']._serialized_end=1243
+  _globals['_WORKERROLE']._serialized_start=1068
+  _globals['_WORKERROLE']._serialized_end=1156
+  _globals['_WORKERSTATE']._serialized_start=1159
+  _globals['_WORKERSTATE']._serialized_end=1306
   _globals['_CANCELREQUEST']._serialized_start=116
   _globals['_CANCELREQUEST']._serialized_end=151
   _globals['_CANCELRESPONSE']._serialized_start=153
@@ -51,14 +51,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTWORKERSRESPONSE']._serialized_end=273
   _globals['_WORKER']._serialized_start=276
   _globals['_WORKER']._serialized_end=585
-  _globals['_STATSREQUEST']._serialized_start=587
-  _globals['_STATSREQUEST']._serialized_end=601
-  _globals['_STATSRESPONSE']._serialized_start=604
-  _globals['_STATSRESPONSE']._serialized_end=1003
-  _globals['_STATSRESPONSE_FAILEDENTRY']._serialized_start=908
-  _globals['_STATSRESPONSE_FAILEDENTRY']._serialized_end=953
-  _globals['_STATSRESPONSE_FALLBACKSENTRY']._serialized_start=955
-  _globals['_STATSRESPONSE_FALLBACKSENTRY']._serialized_end=1003
-  _globals['_ORCHESTRATORSERVICE']._serialized_start=1246
-  _globals['_ORCHESTRATORSERVICE']._serialized_end=1492
+  _globals['_REPLACEWORKERREQUEST']._serialized_start=587
+  _globals['_REPLACEWORKERREQUEST']._serialized_end=623
+  _globals['_REPLACEWORKERRESPONSE']._serialized_start=625
+  _globals['_REPLACEWORKERRESPONSE']._serialized_end=648
+  _globals['_STATSREQUEST']._serialized_start=650
+  _globals['_STATSREQUEST']._serialized_end=664
+  _globals['_STATSRESPONSE']._serialized_start=667
+  _globals['_STATSRESPONSE']._serialized_end=1066
+  _globals['_STATSRESPONSE_FAILEDENTRY']._serialized_start=971
+  _globals['_STATSRESPONSE_FAILEDENTRY']._serialized_end=1016
+  _globals['_STATSRESPONSE_FALLBACKSENTRY']._serialized_start=1018
+  _globals['_STATSRESPONSE_FALLBACKSENTRY']._serialized_end=1066
+  _globals['_ORCHESTRATORSERVICE']._serialized_start=1309
+  _globals['_ORCHESTRATORSERVICE']._serialized_end=1647
 # @@protoc_insertion_point(module_scope)

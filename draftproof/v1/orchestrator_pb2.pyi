@@ -85,6 +85,16 @@ class Worker(_message.Message):
     problem: str
     def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., address: _Optional[str] = ..., node: _Optional[str] = ..., sessions: _Optional[int] = ..., slots: _Optional[int] = ..., waiting: _Optional[int] = ..., fingerprint: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., restarts: _Optional[int] = ..., metrics_address: _Optional[str] = ..., pid: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
+class ReplaceWorkerRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ReplaceWorkerResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

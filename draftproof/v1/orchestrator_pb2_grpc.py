@@ -45,6 +45,11 @@ class OrchestratorServiceStub:
                 request_serializer=draftproof_dot_v1_dot_orchestrator__pb2.ListWorkersRequest.SerializeToString,
                 response_deserializer=draftproof_dot_v1_dot_orchestrator__pb2.ListWorkersResponse.FromString,
                 _registered_method=True)
+        self.ReplaceWorker = channel.unary_unary(
+                '/draftproof.v1.OrchestratorService/ReplaceWorker',
+                request_serializer=draftproof_dot_v1_dot_orchestrator__pb2.ReplaceWorkerRequest.SerializeToString,
+                response_deserializer=draftproof_dot_v1_dot_orchestrator__pb2.ReplaceWorkerResponse.FromString,
+                _registered_method=True)
         self.Stats = channel.unary_unary(
                 '/draftproof.v1.OrchestratorService/Stats',
                 request_serializer=draftproof_dot_v1_dot_orchestrator__pb2.StatsRequest.SerializeToString,
@@ -70,6 +75,13 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReplaceWorker(self, request, context):
+        """Drains a worker and starts its successor: what it runs goes on elsewhere.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stats(self, request, context):
         """Adds up the cluster.
         """
@@ -89,6 +101,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=draftproof_dot_v1_dot_orchestrator__pb2.ListWorkersRequest.FromString,
                     response_serializer=draftproof_dot_v1_dot_orchestrator__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'ReplaceWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReplaceWorker,
+                    request_deserializer=draftproof_dot_v1_dot_orchestrator__pb2.ReplaceWorkerRequest.FromString,
+                    response_serializer=draftproof_dot_v1_dot_orchestrator__pb2.ReplaceWorkerResponse.SerializeToString,
             ),
             'Stats': grpc.unary_unary_rpc_method_handler(
                     servicer.Stats,
@@ -151,6 +168,33 @@ class OrchestratorService:
             '/draftproof.v1.OrchestratorService/ListWorkers',
             draftproof_dot_v1_dot_orchestrator__pb2.ListWorkersRequest.SerializeToString,
             draftproof_dot_v1_dot_orchestrator__pb2.ListWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReplaceWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftproof.v1.OrchestratorService/ReplaceWorker',
+            draftproof_dot_v1_dot_orchestrator__pb2.ReplaceWorkerRequest.SerializeToString,
+            draftproof_dot_v1_dot_orchestrator__pb2.ReplaceWorkerResponse.FromString,
             options,
             channel_credentials,
             insecure,
