@@ -1,4 +1,4 @@
-"""Exit code of a health check: `healthy.py grpc HOST:PORT` asks the health service, `healthy.py tcp HOST:PORT` connects."""
+"""Health check: `healthy.py grpc HOST:PORT` asks the health service, `healthy.py tcp HOST:PORT` connects."""
 
 import socket
 import sys
