@@ -16,14 +16,13 @@ say() { printf '\n== %s (%s s)\n' "$*" "$SECONDS"; }
 load() { "$python" -m deploy.check_load "$@"; }
 up() { docker compose up -d --no-build --pull "$pull" --wait --wait-timeout 900 "$@"; }
 finish() {
-  status=$?
-  if ((status)); then
+  if [[ -z $passed ]]; then
     docker compose ps --all || true
     docker compose logs --tail 40 || true
   fi
   say "down"
   docker compose down --volumes --timeout 10
-  ((status)) || say "every step passed"
+  [[ -z $passed ]] || say "every step passed"
 }
 
 deploy/secrets.sh
@@ -32,6 +31,7 @@ docker compose config -q
 docker compose -f docker-compose.yml -f deploy/compose.gpu.yml config -q
 say "build"
 docker compose build
+passed=
 trap finish EXIT
 say "up"
 up "${services[@]}"
@@ -48,3 +48,4 @@ say "kill -9 of a draft under load"
 load disturbed 8 docker kill --signal KILL "$(docker compose ps -q draft | head -n 1)"
 say "Prometheus"
 load scraped
+passed=yes

@@ -10,7 +10,6 @@ umask 077
 random() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
 cat > .env <<END
 DRAFTPROOF_RAY_TOKEN=$(random)
-DRAFTPROOF_WORKER_TOKEN=$(random)
 GRAFANA_PASSWORD=$(random)
 END
 echo "wrote .env"
