@@ -62,7 +62,7 @@ def disturbed(count: str, *command: str) -> None:
         Client(ADDRESS, token=TOKEN, timeout=LIMIT_SECONDS) as client,
         ThreadPoolExecutor(streams) as pool,
     ):
-        futures = [pool.submit(_one, client, 160, lambda: running.wait(LIMIT_SECONDS)) for _ in range(streams)]
+        futures = [pool.submit(_one, client, 600, lambda: running.wait(LIMIT_SECONDS)) for _ in range(streams)]
         running.wait(LIMIT_SECONDS)
         subprocess.run(command, check=True, timeout=60)
         begun = time.monotonic()
