@@ -18,8 +18,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.cut_draft import cut_draft
+from bench.services import TwoServices
 from draftproof.cli.health import check
-from draftproof.cli.services import LocalServices
 from draftproof.cli.stack import Stack
 from draftproof.client import Client
 
@@ -53,9 +53,7 @@ def main() -> None:
 
 def measure(draft: Path, rounds: int, tokens: int) -> dict[str, list[float]]:
     """Share of the wall time that neither model accounts for, per answer and setting."""
-    services = LocalServices(
-        port=0, target_port=0, drafter="model", draft_model=str(draft), metrics_port=17501, target_metrics_port=17601
-    )
+    services = TwoServices(drafter="model", draft_model=str(draft), metrics_port=17501, target_metrics_port=17601)
     rows: dict[str, list[float]] = {}
     with Stack() as stack:
         target = stack.start(services.target())

@@ -50,6 +50,13 @@ def orchestrate(
     model: options.Model = "smollm2-135m-instruct",
     dtype: options.DTypeOption = "auto",
     device: options.Device = "auto",
+    revision: options.Revision = None,
+    batch_invariant: bool = typer.Option(
+        False,
+        "--batch-invariant",
+        help="Bit-equal results whatever the batch, at the price of speed.",
+        rich_help_panel=_TARGETS,
+    ),
     device_map: str | None = typer.Option(
         None, help="Spread the target's layers over devices.", rich_help_panel=_TARGETS
     ),
@@ -59,7 +66,10 @@ def orchestrate(
         None, min=1, help="CPU threads of a target's forward pass.", rich_help_panel=_TARGETS
     ),
     drafter: str = typer.Option("ngram", help="ngram or model.", rich_help_panel=_DRAFTS),
-    draft_model: str = typer.Option("smollm2-135m-instruct", help="Model of the drafter.", rich_help_panel=_DRAFTS),
+    draft_model: str | None = typer.Option(
+        None, help="Model of the drafter; unset: the target's.", rich_help_panel=_DRAFTS
+    ),
+    q_encoding: str = typer.Option("lattice", help="lattice, sparse or dense.", rich_help_panel=_DRAFTS),
     draft_threads: int | None = typer.Option(
         None, min=1, help="CPU threads of a draft's forward pass.", rich_help_panel=_DRAFTS
     ),
@@ -140,6 +150,8 @@ def orchestrate(
                         dtype=options.dtype(dtype),
                         device=device,
                         device_map=device_map,
+                        revision=revision,
+                        batch_invariant=batch_invariant,
                         slots=slots,
                         max_context=max_context,
                         threads=threads,
@@ -152,11 +164,16 @@ def orchestrate(
                 recipe=draft_recipe(
                     drafter,
                     ModelConfig(
-                        model=draft_model, dtype=options.dtype(dtype), device=device, slots=16, threads=draft_threads
+                        model=draft_model or model,
+                        dtype=options.dtype(dtype),
+                        device=device,
+                        slots=16,
+                        threads=draft_threads,
                     ),
                     mesh,
                     gamma=gamma,
                     adaptive=adaptive,
+                    q_encoding=q_encoding,
                 ),
                 resources=Resources(num_gpus=draft_gpus, custom=draft_resource),
                 count=counts[Role.DRAFT],

@@ -22,9 +22,9 @@ from orchestrator.mesh import Mesh
 from orchestrator.probe import ProbeConfig
 from orchestrator.ray_placement import NO_RAY, RayConfig, RayPlacement, connect
 from orchestrator.relay import RULE, RelayConfig
-from orchestrator.routing import Router
+from orchestrator.routing import Router, misfit
 from orchestrator.supervisor import Dial, Placement, Supervisor, SupervisorConfig
-from orchestrator.workers import Fleet, Role, State
+from orchestrator.workers import Fleet, Role, State, Worker
 
 log = structlog.get_logger(__name__)
 
@@ -127,7 +127,16 @@ class OrchestratorApp:
             self.server.set_serving(bool(targets))
             self._metrics.pairs([w.name for w in self.fleet.ready(Role.DRAFT)], [w.name for w in targets], RULE)
             self._admission.wake()
+            self._name_misfits(targets)
             await self.fleet.changed()
+
+    def _name_misfits(self, targets: list[Worker]) -> None:
+        """Says once of a draft that none of the targets takes it: nothing would fail, only be slow."""
+        for draft in self.fleet.ready(Role.DRAFT):
+            problems = [misfit(draft, target) for target in targets]
+            if problems and all(problems) and draft.problem != problems[0]:
+                draft.problem = problems[0]
+                log.warning("draft and target don't fit", worker=draft.name, problem=draft.problem)
 
     def _follow_gauges(self, metrics: OrchestratorMetrics) -> None:
         admission = self._admission

@@ -63,9 +63,11 @@ def draft_recipe(drafter: str, model: ModelConfig, mesh: Mesh, **settings: Any) 
 def build_target(listen: ListenConfig, model: ModelConfig, verifier: Mapping[str, Any]) -> Server:
     """Runs in the worker."""
     from target_service.app import TargetConfig, load
+    from target_service.schedule import PassLimits
     from target_service.verifier import VerifierConfig
 
-    return load(TargetConfig(model=model, listen=listen, verifier=VerifierConfig(**verifier)))
+    passes = PassLimits(merge=not model.batch_invariant)
+    return load(TargetConfig(model=model, listen=listen, verifier=VerifierConfig(passes=passes, **verifier)))
 
 
 def build_draft(

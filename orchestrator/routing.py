@@ -122,11 +122,23 @@ class Router:
 
 def fit(draft: Worker, target: Worker) -> bool:
     """Whether the two may work together (L8)."""
+    return not misfit(draft, target)
+
+
+def misfit(draft: Worker, target: Worker) -> str:
+    """Why the two may not work together, as a sentence; empty where they may."""
     mine, other = draft.fingerprint, target.fingerprint
-    return (mine.tokenizer_sha256, mine.vocab_size, mine.sampling_contract) == (
-        other.tokenizer_sha256,
-        other.vocab_size,
-        other.sampling_contract,
+    if mine.sampling_contract != other.sampling_contract:
+        return f"{draft.name} and {target.name} run releases that sample differently; run the same release on both"
+    if mine.vocab_size != other.vocab_size:
+        difference = f"{mine.vocab_size} tokens, {other.vocab_size} there"
+    elif mine.tokenizer_sha256 != other.tokenizer_sha256:
+        difference = f"other tokens under the same {mine.vocab_size} ids"
+    else:
+        return ""
+    return (
+        f"{draft.name} ({mine.model}) has another tokenizer than {target.name} ({other.model}): {difference};"
+        " give a draft model of the target's own family"
     )
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from draftproof.cli import render
+from draftproof.cli.cluster import LocalCluster, Progress
 from draftproof.cli.generate import conversation
-from draftproof.cli.services import LocalServices
 from draftproof.cli.stack import Interrupted, Stack
 from draftproof.cli.up import Relay, start
 from draftproof.client import Client, Completion
@@ -37,44 +37,43 @@ class Run:
         return self.completion.usage.completion_tokens / self.seconds
 
 
-def run(services: LocalServices, *, prompt: str, sampling: dict[str, Any], wait: float, logs: bool) -> None:
+def run(cluster: LocalCluster, *, prompt: str, sampling: dict[str, Any], wait: float, logs: bool) -> None:
     """Prepares, starts, answers, compares, stops.
 
     Raises:
-        DraftproofError: a service didn't start or a request failed.
+        DraftproofError: something didn't start or a request failed.
     """
     console = Console(highlight=False)
-    services.prepare_model()
-    relay = Relay(console, logs)
+    cluster.prepare_model()
+    relay = Relay(console, logs, Progress(cluster.targets, cluster.drafts))
     with Stack(relay) as stack:
         try:
-            target_address, draft_address = start(stack, services, wait, console)
+            address = start(stack, cluster, relay, wait, console)
         except Interrupted:
             return
-        relay.running = True
-        with Client(draft_address) as front, Client(target_address) as target:
-            compare(console, front, target, prompt, sampling)
+        with Client(address) as client:
+            compare(console, client, prompt, sampling)
 
 
-def compare(console: Console, front: Client, target: Client, prompt: str, sampling: dict[str, Any]) -> None:
-    """Answers the prompt both ways and prints what each cost."""
-    info = front.info()
+def compare(console: Console, client: Client, prompt: str, sampling: dict[str, Any]) -> None:
+    """Answers the prompt both ways through the same front door and prints what each cost."""
+    info = client.info()
     console.print(
-        f"target {info.target.model} at {target.address}, drafter {info.drafter} at {front.address}",
+        f"target {info.target.model}, drafter {info.drafter}: processes of their own behind {client.address}",
         style="dim",
         soft_wrap=True,
     )
     with console.status("warming up"):
-        for client in (front, target):
-            client.generate("Warm up.", max_tokens=8, temperature=0.0)
+        for gamma in (None, 0):
+            client.generate("Warm up.", max_tokens=8, temperature=0.0, gamma=gamma)
     call = {"messages": conversation(None, prompt)} if info.chat_template else {"prompt": prompt}
     console.print(f"\n> {prompt}", style="bold", markup=False)
-    speculative = _timed(front, {**call, **sampling}, console, show=True)
+    speculative = _timed(client, {**call, **sampling}, console, show=True)
     console.print()
     if console.is_terminal:
         console.print(render.legend())
     with console.status("the same by the target alone"):
-        alone = _timed(target, {**call, **sampling}, console, show=False)
+        alone = _timed(client, {**call, **sampling, "gamma": 0}, console, show=False)
     console.print()
     console.print(table(speculative, alone))
     console.print(render.acceptance(speculative.completion.stats))

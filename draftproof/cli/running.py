@@ -20,38 +20,45 @@ _NETWORK = "Network"
 Model = Annotated[
     str | None,
     typer.Option(
-        envvar="DRAFTPROOF_TARGET_MODEL",
+        envvar="DRAFTPROOF_ORCHESTRATOR_MODEL",
         help="Target: Hugging Face id, folder or .gguf file; unset: the embedded smollm2-135m-instruct.",
         rich_help_panel=_MODELS,
     ),
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(envvar="DRAFTPROOF_TARGET_DTYPE", help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODELS),
+    typer.Option(
+        envvar="DRAFTPROOF_ORCHESTRATOR_DTYPE", help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODELS
+    ),
 ]
 Device = Annotated[
     str | None,
-    typer.Option(envvar="DRAFTPROOF_TARGET_DEVICE", help="auto, cpu, cuda or cuda:n.", rich_help_panel=_MODELS),
+    typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_DEVICE", help="auto, cpu, cuda or cuda:n.", rich_help_panel=_MODELS),
 ]
 Drafter = Annotated[
-    str | None, typer.Option(envvar="DRAFTPROOF_DRAFT_DRAFTER", help="ngram or model.", rich_help_panel=_MODELS)
+    str | None, typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_DRAFTER", help="ngram or model.", rich_help_panel=_MODELS)
 ]
 DraftModel = Annotated[
-    str | None, typer.Option(envvar="DRAFTPROOF_DRAFT_MODEL", help="Model of the drafter.", rich_help_panel=_MODELS)
+    str | None,
+    typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_DRAFT_MODEL", help="Model of the drafter.", rich_help_panel=_MODELS),
 ]
 UpGamma = Annotated[
     int | None,
     typer.Option(
-        envvar="DRAFTPROOF_DRAFT_GAMMA", min=0, help="Proposals per round by default.", rich_help_panel=_MODELS
+        envvar="DRAFTPROOF_ORCHESTRATOR_GAMMA", min=0, help="Proposals per round by default.", rich_help_panel=_MODELS
     ),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(envvar="DRAFTPROOF_TARGET_THREADS", min=1, help="CPU threads of the target.", rich_help_panel=_MODELS),
+    typer.Option(
+        envvar="DRAFTPROOF_ORCHESTRATOR_THREADS", min=1, help="CPU threads of the target.", rich_help_panel=_MODELS
+    ),
 ]
 DraftThreads = Annotated[
     int | None,
-    typer.Option(envvar="DRAFTPROOF_DRAFT_THREADS", min=1, help="CPU threads of the draft.", rich_help_panel=_MODELS),
+    typer.Option(
+        envvar="DRAFTPROOF_ORCHESTRATOR_DRAFT_THREADS", min=1, help="CPU threads of the draft.", rich_help_panel=_MODELS
+    ),
 ]
 
 
@@ -59,20 +66,29 @@ def up(
     model: Model = None,
     dtype: Dtype = None,
     device: Device = None,
+    targets: Annotated[int, typer.Option(min=1, help="Target workers.", rich_help_panel=_MODELS)] = 1,
+    drafts: Annotated[int, typer.Option(min=0, help="Draft workers.", rich_help_panel=_MODELS)] = 1,
     slots: Annotated[
         int | None,
-        typer.Option(envvar="DRAFTPROOF_TARGET_SLOTS", min=1, help="Requests at once.", rich_help_panel=_MODELS),
+        typer.Option(
+            envvar="DRAFTPROOF_ORCHESTRATOR_SLOTS",
+            min=1,
+            help="Requests at once on each target.",
+            rich_help_panel=_MODELS,
+        ),
     ] = None,
     max_context: Annotated[
         int | None,
-        typer.Option(envvar="DRAFTPROOF_TARGET_MAX_CONTEXT", min=2, help="Tokens per slot.", rich_help_panel=_MODELS),
+        typer.Option(
+            envvar="DRAFTPROOF_ORCHESTRATOR_MAX_CONTEXT", min=2, help="Tokens per slot.", rich_help_panel=_MODELS
+        ),
     ] = None,
     queue_limit: Annotated[
         int | None,
         typer.Option(
-            envvar="DRAFTPROOF_TARGET_QUEUE_LIMIT",
+            envvar="DRAFTPROOF_ORCHESTRATOR_QUEUE_LIMIT",
             min=0,
-            help="Requests that wait for a slot; one more is refused.",
+            help="Requests that wait for their turn; one more is refused.",
             rich_help_panel=_MODELS,
         ),
     ] = None,
@@ -83,62 +99,50 @@ def up(
     gamma: UpGamma = None,
     host: Annotated[
         str,
-        typer.Option(envvar="DRAFTPROOF_DRAFT_HOST", help="Where clients connect.", rich_help_panel=_NETWORK),
+        typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_HOST", help="Where clients connect.", rich_help_panel=_NETWORK),
     ] = "127.0.0.1",
     port: Annotated[
         int,
         typer.Option(
-            envvar="DRAFTPROOF_DRAFT_PORT", min=0, max=65535, help="Port for clients.", rich_help_panel=_NETWORK
+            envvar="DRAFTPROOF_ORCHESTRATOR_PORT", min=0, max=65535, help="Port for clients.", rich_help_panel=_NETWORK
         ),
     ] = 7500,
-    target_port: Annotated[
-        int,
-        typer.Option(
-            envvar="DRAFTPROOF_TARGET_PORT",
-            min=0,
-            max=65535,
-            help="Port of the target, on loopback.",
-            rich_help_panel=_NETWORK,
-        ),
-    ] = 7600,
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            envvar="DRAFTPROOF_DRAFT_METRICS_PORT", help="Prometheus port of the draft.", rich_help_panel=_NETWORK
-        ),
-    ] = None,
-    target_metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            envvar="DRAFTPROOF_TARGET_METRICS_PORT", help="Prometheus port of the target.", rich_help_panel=_NETWORK
+            envvar="DRAFTPROOF_ORCHESTRATOR_METRICS_PORT",
+            help="Port of /metrics and of /sd, which lists the workers' for Prometheus.",
+            rich_help_panel=_NETWORK,
         ),
     ] = None,
     tls_cert: Annotated[
         Path | None,
         typer.Option(
-            envvar="DRAFTPROOF_DRAFT_TLS_CERT", help="Certificate shown to clients.", rich_help_panel=_NETWORK
+            envvar="DRAFTPROOF_ORCHESTRATOR_TLS_CERT", help="Certificate shown to clients.", rich_help_panel=_NETWORK
         ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(envvar="DRAFTPROOF_DRAFT_TLS_KEY", help="Its key.", rich_help_panel=_NETWORK)
+        Path | None, typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_TLS_KEY", help="Its key.", rich_help_panel=_NETWORK)
     ] = None,
     tls_ca: Annotated[
         Path | None,
         typer.Option(
-            envvar="DRAFTPROOF_DRAFT_TLS_CA",
+            envvar="DRAFTPROOF_ORCHESTRATOR_TLS_CA",
             help="Authority of clients' certificates; makes them mandatory.",
             rich_help_panel=_NETWORK,
         ),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(envvar="DRAFTPROOF_DRAFT_TOKEN", help="Bearer token clients must show.", rich_help_panel=_NETWORK),
+        typer.Option(
+            envvar="DRAFTPROOF_ORCHESTRATOR_TOKEN", help="Bearer token clients must show.", rich_help_panel=_NETWORK
+        ),
     ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
             "--insecure",
-            envvar="DRAFTPROOF_DRAFT_INSECURE",
+            envvar="DRAFTPROOF_ORCHESTRATOR_INSECURE",
             help="Allow plaintext beyond loopback.",
             rich_help_panel=_NETWORK,
         ),
@@ -147,17 +151,19 @@ def up(
     wait: Wait = 300.0,
     logs: Logs = False,
 ) -> None:
-    """Start a target and a draft server on this machine; Ctrl-C stops both.
+    """Start a cluster on this machine: orchestrator, targets and drafts on Ray; Ctrl-C stops all of it.
 
-    Unset options are the services' own defaults: see python -m target_service --help, python -m draft_service --help.
+    Unset options are the orchestrator's own defaults: see python -m orchestrator --help.
     """
     from draftproof.cli import up as command
-    from draftproof.cli.services import LocalServices
+    from draftproof.cli.cluster import LocalCluster
 
-    services = LocalServices(
+    cluster = LocalCluster(
         model=model,
         dtype=dtype,
         device=device,
+        targets=targets,
+        drafts=drafts,
         slots=slots,
         max_context=max_context,
         queue_limit=queue_limit,
@@ -168,9 +174,7 @@ def up(
         gamma=gamma,
         host=host,
         port=port,
-        target_port=target_port,
         metrics_port=metrics_port,
-        target_metrics_port=target_metrics_port,
         tls_cert=tls_cert,
         tls_key=tls_key,
         tls_ca=tls_ca,
@@ -178,7 +182,7 @@ def up(
         insecure=insecure,
         grace=grace,
     )
-    command.run(services, wait=wait, logs=logs)
+    command.run(cluster, wait=wait, logs=logs)
 
 
 def prepare(
@@ -208,9 +212,9 @@ def demo(
 ) -> None:
     """Answer one prompt with speculation and by the target alone, and compare. Starts and stops its own servers."""
     from draftproof.cli import demo as command
-    from draftproof.cli.services import LocalServices
+    from draftproof.cli.cluster import LocalCluster
 
-    services = LocalServices(
+    cluster = LocalCluster(
         model=model,
         dtype=dtype,
         device=device,
@@ -219,8 +223,7 @@ def demo(
         threads=threads,
         draft_threads=draft_threads,
         port=0,
-        target_port=0,
         grace=1.0,
     )
     sampling = options.sampling_fields(max_tokens=max_tokens, temperature=temperature, seed=seed, gamma=gamma)
-    command.run(services, prompt=prompt, sampling=sampling, wait=wait, logs=logs)
+    command.run(cluster, prompt=prompt, sampling=sampling, wait=wait, logs=logs)

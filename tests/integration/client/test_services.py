@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.services import TwoServices
 from draftproof import AsyncClient, Client, errors
-from draftproof.cli.services import LocalServices
+from draftproof.cli.health import check as is_healthy
 from draftproof.cli.stack import Child, Service, Stack
-from draftproof.cli.up import is_healthy
 from draftproof.testing.tiny import make_tiny_model
 
 _SECONDS = 100.0
@@ -30,7 +30,7 @@ _PROMPT = "hello hello hello hello"
 class Local:
     """A running target and draft."""
 
-    def __init__(self, stack: Stack, services: LocalServices) -> None:
+    def __init__(self, stack: Stack, services: TwoServices) -> None:
         self.stack = stack
         self.target = stack.wait_serving(stack.start(services.target()), _SECONDS, is_healthy)
         self._draft = stack.start(services.draft(self.target))
@@ -57,7 +57,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def local(model: Path) -> Iterator[Local]:
     """8 slots, 64 places in the queue, little grace."""
-    services = LocalServices(model=str(model), port=0, target_port=0, grace=0.2, slots=8, queue_limit=64)
+    services = TwoServices(model=str(model), grace=0.2, slots=8, queue_limit=64)
     with Stack() as stack:
         yield Local(stack, services)
 

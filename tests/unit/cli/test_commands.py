@@ -12,9 +12,10 @@ import pytest
 import draftproof
 from draftproof import client, errors
 from draftproof.cli import demo, doctor, health, options, render, report, running, using
+from draftproof.cli.cluster import LocalCluster, Progress
 from draftproof.cli.demo import Run
 from draftproof.cli.doctor import Level
-from draftproof.cli.services import LocalServices
+from draftproof.cli.stack import ServiceError
 from draftproof.client import Completion, Fingerprint, ServerInfo, Stats, TimeSplit, Token, TokenSource, Usage
 
 
@@ -160,15 +161,42 @@ def test_every_source_has_a_colour_of_its_own():
     assert all(source.value in render.legend().plain for source in TokenSource)
 
 
-def test_command_lines_leave_defaults_to_the_services():
-    services = LocalServices(token="secret", tls_cert=None, slots=2, insecure=True)
-    assert services.target().command[2:] == [
-        *("target_service", "--slots", "2", "--host", "127.0.0.1", "--port", "7600", "--log-format", "json")
+def test_command_lines_leave_defaults_to_the_orchestrator():
+    service = LocalCluster(token="secret", tls_cert=None, slots=2, insecure=True).service()
+    assert service.command[2:] == [
+        *("orchestrator", "--ray-address", "local", "--targets", "1", "--drafts", "1", "--slots", "2"),
+        *("--host", "127.0.0.1", "--port", "7500", "--log-format", "json", "--insecure"),
     ]
-    draft = services.draft("127.0.0.1:1")
-    assert "secret" not in " ".join(draft.command)
-    assert draft.environment == {"DRAFTPROOF_DRAFT_TOKEN": "secret"}
-    assert draft.command[-1] == "--insecure"
+    assert "secret" not in " ".join(service.command)
+    assert service.environment == {"DRAFTPROOF_ORCHESTRATOR_TOKEN": "secret"}
+
+
+def test_progress_is_complete_when_as_many_workers_are_ready_as_are_wanted():
+    progress = Progress(targets=2, drafts=1)
+
+    def ready(worker: str, state: str = "ready") -> bool:
+        progress.take({"event": "worker", "worker": worker, "state": state})
+        return progress.is_complete("")
+
+    assert not ready("target-0")
+    assert not ready("draft-0")
+    assert ready("target-1")
+    assert not ready("target-0", "suspect")
+    assert ready("target-0")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"event": "worker failed to start", "worker": "target-0", "problem": "no such model"},
+        {"event": "draft and target don't fit", "worker": "draft-0", "problem": "no such model"},
+    ],
+)
+def test_progress_ends_with_what_will_not_get_better(record: dict[str, str]):
+    progress = Progress(targets=1, drafts=1)
+    progress.take(record)
+    with pytest.raises(ServiceError, match="no such model"):
+        progress.is_complete("")
 
 
 def _info(**changes: object) -> ServerInfo:
