@@ -163,14 +163,18 @@ def described(info: ServerInfo) -> Iterator[Finding]:
         yield Finding(Level.OK, "release", f"{VERSION} here and there")
     else:
         yield Finding(Level.WARN, "release", f"{VERSION} here, {info.version} there", "install the same one")
-    if info.role == "draft":
+    if info.drafter:
         yield Finding(Level.OK, "drafter", f"{info.drafter}, gamma {info.default_gamma} (at most {info.max_gamma})")
+    elif info.role == "orchestrator":
+        yield Finding(
+            Level.WARN, "drafter", "no draft is ready: no speculation", "see what `draftproof top` says of the drafts"
+        )
     else:
         yield Finding(
             Level.WARN,
             "drafter",
             f"a {info.role} server: no speculation",
-            "give the draft server's address (port 7500)",
+            "give the address of the draft server or the orchestrator (port 7500)",
         )
     yield fingerprints(info)
     yield from limits(info)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli import running, using
+from draftproof.cli import running, using, watching
 from draftproof.errors import DraftproofError
 from draftproof.version import VERSION
 
@@ -38,7 +38,16 @@ def root(
     """Common to all commands."""
 
 
-for _command in (running.up, running.demo, running.prepare, using.generate, using.chat, using.doctor):
+for _command in (
+    running.up,
+    running.demo,
+    running.prepare,
+    using.generate,
+    using.chat,
+    using.doctor,
+    watching.top,
+    watching.replace,
+):
     cli.command()(_command)
 
 
