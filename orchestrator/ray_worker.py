@@ -11,6 +11,7 @@ from typing import Any
 import ray
 import structlog
 
+from draftproof.errors import DraftproofError
 from draftproof.rpc.security import Address
 from draftproof.serving import logs
 from draftproof.serving.options import ListenConfig
@@ -94,8 +95,11 @@ class WorkerActor:
         logs.configure(self._log_level, "json")
         host = self._listen.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         await asyncio.to_thread(self._share_cores)
-        app = await asyncio.to_thread(self._recipe.cook, replace(self._listen, host=host, port=0))
-        await app.start()
+        try:
+            app = await asyncio.to_thread(self._recipe.cook, replace(self._listen, host=host, port=0))
+            await app.start()
+        except DraftproofError as error:
+            raise RuntimeError(error.message) from None  # which any process can unpickle
         assert app.server is not None
         self._app = app
         self._running = asyncio.create_task(app.run())

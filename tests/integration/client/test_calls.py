@@ -28,7 +28,7 @@ def test_every_call_has_a_deadline(server, face, answers):
     server.script = [answers["whole"]((1,))]
     face.run(server.address)
     face.run(server.address, client={"timeout": 50.0})
-    face.run(server.address, timeout=5.0)
+    face.run(server.address, timeout=3.0)
     assert [round(left, -1) for left in server.deadlines] == [600, 50, 0]
 
 

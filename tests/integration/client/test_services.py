@@ -127,18 +127,28 @@ def test_errors_of_real_servers(local):
             client.generate(token_ids=[100_000])
 
 
+def run(command: str, address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command against a server that asks for a token."""
+    return subprocess.run(
+        [sys.executable, "-m", "draftproof.cli.main", command, *arguments, "-a", address],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "DRAFTPROOF_TOKEN": "secret", "COLUMNS": "200"},
+        timeout=60,
+    )
+
+
 def test_up_serves_until_interrupted(model):
-    with socket.socket() as one, socket.socket() as other:
-        for probe in (one, other):
-            probe.bind(("127.0.0.1", 0))
-        ports = [str(probe.getsockname()[1]) for probe in (one, other)]
-    command = ["up", "--model", str(model), "--port", ports[0], "--target-port", ports[1], "--grace", "0.5"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = ["up", "--model", str(model), "--port", address.rpartition(":")[2], "--grace", "0.5"]
     process = subprocess.Popen(
         [sys.executable, "-m", "draftproof.cli.main", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "DRAFTPROOF_DRAFT_TOKEN": "secret"},
+        env={**os.environ, "DRAFTPROOF_ORCHESTRATOR_TOKEN": "secret"},
     )
     try:
         said = ""
@@ -146,16 +156,17 @@ def test_up_serves_until_interrupted(model):
             line = process.stdout.readline()
             assert line, said
             said += line
-        assert re.search(rf"draft +127.0.0.1:{ports[0]}", said)
-        with pytest.raises(errors.UnauthenticatedError), Client(f"127.0.0.1:{ports[0]}") as stranger:
+        assert f"at {address}" in said
+        with pytest.raises(errors.UnauthenticatedError), Client(address) as stranger:
             stranger.generate("hi", max_tokens=2)
-        doctor = subprocess.run(
-            [sys.executable, "-m", "draftproof.cli.main", "doctor", "-a", f"127.0.0.1:{ports[0]}"],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "DRAFTPROOF_TOKEN": "secret", "COLUMNS": "200"},
-        )
+        doctor = run("doctor", address)
         assert doctor.returncode == 0, doctor.stdout
+        top = run("top", address)
+        assert top.returncode == 0
+        assert re.search(r"draft-0 +ready", top.stdout)
+        assert re.search(r"target-0 +ready", top.stdout)
+        assert run("replace", address, "draft-0").returncode == 0
+        assert "a worker that this orchestrator has placed" in run("replace", address, "draft-7").stderr
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
     finally:
@@ -165,15 +176,27 @@ def test_up_serves_until_interrupted(model):
     assert "stopped" in rest
 
 
-def test_up_names_the_first_token_that_differs(model, tmp_path):
+def test_up_names_a_draft_that_fits_no_target(model, tmp_path):
     other = make_tiny_model(tmp_path / "other", vocab_size=400)
     command = ["up", "--model", str(model), "--drafter", "model", "--draft-model", str(other), "--port", "0"]
     done = subprocess.run(
-        [sys.executable, "-m", "draftproof.cli.main", *command, "--target-port", "0"],
+        [sys.executable, "-m", "draftproof.cli.main", *command],
         capture_output=True,
         text=True,
         timeout=150,
     )
     assert done.returncode == 1
     (line,) = done.stderr.strip().splitlines()
-    assert "different vocabularies: token" in line
+    assert "400 tokens, 512 there" in line
+    assert "give a draft model of the target's own family" in line
+
+
+def test_up_names_a_model_that_is_not_there(tmp_path):
+    command = ["up", "--model", str(tmp_path / "nothing"), "--port", "0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "draftproof.cli.main", *command], capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert str(tmp_path / "nothing") in line
+    assert "give an existing folder" in line

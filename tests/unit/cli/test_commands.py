@@ -113,7 +113,7 @@ def test_a_taken_port_is_one_clear_line(monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = _run("up", "--port", str(port), "--target-port", "0", "--model", "/nowhere")
+        done = _run("up", "--port", str(port), "--model", "/nowhere")
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert f"--port: port {port} on 127.0.0.1 can't be used" in line

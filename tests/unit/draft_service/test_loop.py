@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from draft_service.drafters.interface import OpenBlock
 from draft_service.loop import DraftLoop
-from draftproof.metrics import DraftMetrics
+from draftproof.metrics.draft import DraftMetrics
 from draftproof.sampling.draft_q import OneHot
 from draftproof.sampling.params import SamplingParams
 from draftproof.serving.drafting import DraftSequence, Proposal

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from draftproof.errors import InvalidArgumentError
-from draftproof.metrics import TargetMetrics
+from draftproof.metrics.target import TargetMetrics
 from draftproof.serving.model_thread import ModelThread
 from draftproof.testing.table import ByteTokenizer, TableEngine
 from draftproof.v1 import fingerprint_pb2, target_pb2
