@@ -270,8 +270,8 @@ def _trouble(board: Dashboard) -> None:
         lines(
             About(
                 title="Failed sessions",
-                what="Sessions per second that targets failed, by the four most frequent reasons; numerics are NaN or infinity in its logits;"
-                " drafting failures are blocks cut short by a broken drafter.",
+                what="Sessions per second that targets failed, by the four most frequent reasons; numerics are NaN or"
+                " infinity in its logits; drafting failures are blocks cut short by a broken drafter.",
                 good="0, but for PREFIX_LOST with evictions and DRAINING in upgrades.",
                 unit="cps",
             ),

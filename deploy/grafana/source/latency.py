@@ -131,7 +131,8 @@ def _clients(board: Dashboard) -> None:
                 title="Queue",
                 what="Requests that wait for admission at the orchestrator, and sessions that wait for a KV slot on"
                 " the targets.",
-                good="0 most of the time. Steady growth ends in OVERLOADED at queue_limit; an alert comes at 80 % of it.",
+                good="0 most of the time. Steady growth ends in OVERLOADED at queue_limit; an alert comes at 80 %"
+                " of it.",
                 unit="none",
             ),
             Query(gauge("cluster_waiting_requests"), "waiting for admission"),
