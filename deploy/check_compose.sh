@@ -41,7 +41,7 @@ say "a request from outside"
 load stream
 say "a second draft, with no restart"
 before=$(docker compose ps -q orchestrator)
-up --scale draft=2 "${services[@]}"
+up --no-recreate --scale draft=2 "${services[@]}"
 [[ $(docker compose ps -q orchestrator) == "$before" ]]
 load ready draft 2
 say "kill -9 of a draft under load"
