@@ -44,6 +44,7 @@ def draft(
     max_context: options.MaxContext = None,
     threads: options.Threads = None,
     gamma: int = typer.Option(4, min=0, help="Proposals per round where a request doesn't say."),
+    adaptive: bool = typer.Option(True, help="Let gamma follow what rounds show."),
     q_encoding: str = typer.Option("lattice", help="lattice, sparse or dense."),
     lattice_entries: int = typer.Option(128, min=1, help="Most tokens a lattice keeps."),
     lattice_bits: int = typer.Option(12, min=1, max=24, help="Counts of a lattice sum to 2 to this power."),
@@ -107,6 +108,7 @@ def draft(
                 lattice_entries=lattice_entries,
                 lattice_bits=lattice_bits,
                 gamma=gamma,
+                adaptive=adaptive,
                 max_sessions=max_sessions,
             )
         )
