@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import ray
 import structlog
-from ray.exceptions import ActorUnavailableError, RayError
+from ray.exceptions import ActorDiedError, RayError
 
 from draftproof.errors import ConfigError
 from draftproof.serving.options import ListenConfig
@@ -53,7 +53,7 @@ class Resources:
     custom: str = ""
 
     def __post_init__(self) -> None:
-        if self.num_gpus > 1 and not self.num_gpus.is_integer():
+        if self.num_gpus > 1 and self.num_gpus % 1:
             raise ConfigError("gpus", f"must be a whole number above 1, got {self.num_gpus:g}")
 
     def fit(self, node: Mapping[str, float]) -> int:
@@ -209,17 +209,18 @@ class RayPlacement:
         return place
 
     async def ended(self, name: str) -> str:
-        """Returns when the actor's process is dead, and why."""
+        """Returns when the actor's process is dead, and why. That Ray does not answer is no death."""
         while True:
-            actor = await self._find(name)
-            if actor is None:
-                return "it is gone"
             try:
+                actor: Any = await self._ask(ray.get_actor, name, NAMESPACE)
                 await actor.wait.remote()
-            except ActorUnavailableError:
-                await asyncio.sleep(_AGAIN_SECONDS)
-            except RayError as error:
+            except ValueError:
+                return "it is gone"
+            except ActorDiedError as error:
                 return first_line(error)
+            except (RayError, PlacementError) as error:
+                log.debug("no word of a worker", worker=name, problem=first_line(error))
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     async def drain(self, name: str) -> None:
         """Drains the actor's server, then ends it."""

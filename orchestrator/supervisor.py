@@ -284,6 +284,6 @@ class Supervisor:
             await worker.channel.close(grace=0.0)
 
     async def _mourn(self, worker: Worker, placement: Placement) -> None:
-        problem = await placement.ended(worker.name)
+        worker.problem = await placement.ended(worker.name)
         if worker.state is not State.DRAINING:
-            log.warning("worker ended", worker=worker.name, problem=problem)
+            log.warning("worker ended", worker=worker.name, problem=worker.problem)
