@@ -133,15 +133,15 @@ async def test_when_a_node_leaves_those_that_serve_elsewhere_stay(watch: Watch) 
     watched = watch(machines)
     await watched.until(lambda: len(watched.ready()) == 2)
     watched.serve()
-    # the node of the first one is lost, and Ray has no room for a successor
-    machines.pending.add("target-0")
-    machines.alive.pop("target-0").set()
-    await watched.until(lambda: machines.started.count("target-0") == 2)
+    # a node is lost, and Ray has no room for a successor
+    machines.pending.add("target-1")
+    machines.alive.pop("target-1").set()
+    await watched.until(lambda: machines.started.count("target-1") == 2)
     machines.room_now = 1
-    await watched.until(lambda: [w.name for w in watched.fleet] == ["target-1"])
+    await watched.until(lambda: [w.name for w in watched.fleet] == ["target-0"])
     await asyncio.sleep(10 * TICK)
-    assert "target-1" in machines.alive
-    assert "target-1" not in machines.killed
+    assert "target-0" in machines.alive
+    assert "target-0" not in machines.killed
 
 
 async def test_a_dead_worker_gets_a_successor_of_its_name(watch: Watch) -> None:
