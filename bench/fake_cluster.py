@@ -144,9 +144,23 @@ class FakeCluster:
     gamma: int = 4
     target: list[Process] = field(default_factory=list)
     draft: list[Process] = field(default_factory=list)
+    _started: list[Process] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory()
+        try:
+            self._start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _start(self) -> None:
         self.target = [self._worker(f"target-{i}", "target", speed) for i, speed in enumerate(self.targets)]
         for process in self.target:
             process.wait()
@@ -160,14 +174,12 @@ class FakeCluster:
         ]
         command = [sys.executable, "-m", "orchestrator", "--ray-address", "none", "--log-format", "json", *attach]
         self.orchestrator = Process("orchestrator", [*command, *self.options], self._log("orchestrator"))
+        self._started.insert(0, self.orchestrator)
         self.orchestrator.start()
         self.orchestrator.wait()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for process in (self.orchestrator, *self.draft, *self.target):
+    def _end(self) -> None:
+        for process in self._started:
             process.kill()
         self._folder.cleanup()
 
@@ -179,6 +191,7 @@ class FakeCluster:
         for option in ("delay", "token_delay", "noise", "slots", "max_context"):
             command += [f"--{option.replace('_', '-')}", str(getattr(speed, option))]
         process = Process(name, command, self._log(name))
+        self._started.insert(0, process)
         process.start()
         return process
 

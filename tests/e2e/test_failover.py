@@ -1,0 +1,21 @@
+"""Kill -9 under load: the bench's own rounds, which fail where a stream is not what it should be."""
+
+from __future__ import annotations
+
+from bench import failover
+
+ROUNDS = 3
+STREAMS = 32
+TOKENS = 150
+
+
+async def test_streams_survive_a_draft_a_target_and_all_of_a_kind() -> None:
+    found = await failover.run(ROUNDS, STREAMS, TOKENS, seed=3, say=False)
+    assert found.streams == ROUNDS * STREAMS
+    assert found.tokens == ROUNDS * STREAMS * TOKENS
+    assert found.compared == ROUNDS * sum(failover.KINDS[i % 3] != "unseeded" for i in range(STREAMS))
+    assert found.idle == 0, "each kill came in the middle of streams"
+    assert found.fallbacks["draft_lost"]
+    assert found.fallbacks["target_lost"]
+    assert not found.other, "nothing else interrupts a stream"
+    assert all(seconds < 30.0 for times in found.recoveries.values() for seconds in times)
