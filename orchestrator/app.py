@@ -76,8 +76,13 @@ class OrchestratorApp:
         self.server: RunningServer | None = None
 
     async def start(self) -> None:
-        """Listens; healthy once a target is ready."""
+        """Listens; healthy once a target is ready.
+
+        Raises:
+            ConfigError: a port is taken, or an attached address may not be dialled.
+        """
         listen = self._config.listen
+        await self._supervisor.check()
         if listen.metrics_port is not None:
             self._http, self.metrics_port = await serve_http(
                 self._registry, self.fleet, listen.host, listen.metrics_port

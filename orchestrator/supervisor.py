@@ -149,6 +149,16 @@ class Supervisor:
         self._surplus: set[str] = set()
         self._closing = False
 
+    async def check(self) -> None:
+        """Looks at the attached addresses.
+
+        Raises:
+            ConfigError: one is malformed, or may not be dialled (plaintext beyond loopback).
+        """
+        for addresses in self._config.attached.values():
+            for address in addresses:
+                await self._dial(address).close()
+
     async def run(self) -> None:
         """Runs until it is cancelled. Workers that outlive this process are left to the next one."""
         attending = [
@@ -238,7 +248,7 @@ class Supervisor:
                 log.info("worker started", worker=name, address=place.address, node=place.node[:8], pid=place.pid)
                 delay = self._config.backoff
                 await self._watch(worker, placement)
-            except (PlacementError, TimeoutError) as error:
+            except (PlacementError, ConfigError, TimeoutError) as error:
                 worker.problem = str(error) or f"did not start within {self._config.start_timeout:g} s"
                 log.warning("worker failed to start", worker=name, problem=worker.problem)
             finally:

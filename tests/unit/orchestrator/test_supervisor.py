@@ -208,3 +208,16 @@ def test_a_number_of_workers() -> None:
     assert wanted("targets", "auto") is None
     with pytest.raises(ConfigError):
         wanted("targets", "many")
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:7600", "no-port"])
+async def test_an_attached_address_that_may_not_be_dialled(address: str) -> None:
+    supervisor = Supervisor(
+        Fleet(),
+        None,
+        aio_channel,
+        SupervisorConfig(wanted={}, attached={Role.TARGET: ("127.0.0.1:7600", address)}),
+        ProbeConfig(),
+    )
+    with pytest.raises(ConfigError, match=address):
+        await supervisor.check()
