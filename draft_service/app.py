@@ -16,7 +16,6 @@ from draft_service.loop import DraftLoop
 from draft_service.pool import DraftServicer, LinkPool, NoTarget
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Tokenizer
-from draftproof.engine.loading import load_engine, load_tokenizer
 from draftproof.errors import ConfigError
 from draftproof.metrics.draft import DraftMetrics
 from draftproof.rpc.channel import aio_channel
@@ -211,6 +210,9 @@ def load(config: DraftConfig) -> DraftApp:
     if config.drafter not in DRAFTERS:
         raise ConfigError("drafter", f"must be one of {', '.join(DRAFTERS)}, got {config.drafter!r}")
     encode = encoder(config.q_encoding, config.lattice_entries, config.lattice_bits)
+    # transformers alone takes seconds to import; an app over another engine does without
+    from draftproof.engine.loading import load_engine, load_tokenizer
+
     tokenizer = load_tokenizer(config.model)
     if config.drafter == "ngram":
         return DraftApp(NgramDrafter(), tokenizer, tokenizer.vocab_size, config)

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry
 
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Engine, Tokenizer
-from draftproof.engine.loading import load_engine, load_tokenizer
 from draftproof.errors import ConfigError
 from draftproof.metrics.target import TargetMetrics
 from draftproof.rpc.server import RunningServer, Service, check_address
@@ -119,6 +118,9 @@ def load(config: TargetConfig) -> TargetApp:
         DraftproofError: the port is taken, or the model can't be loaded.
     """
     check_address(config.listen.address)
+    # transformers alone takes seconds to import; an app over another engine does without
+    from draftproof.engine.loading import load_engine, load_tokenizer
+
     tokenizer = load_tokenizer(config.model)
     engine = load_engine(config.model, tokenizer=tokenizer)
     log.info(
