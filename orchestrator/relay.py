@@ -251,10 +251,11 @@ class Relay:
         return fallback.pause
 
     async def _route(self) -> Route:
-        patience, remaining = self._config.no_worker, self._remaining()
+        ends = time.monotonic() + self._config.no_worker
+        route = await self._same_draft()
         try:
-            async with asyncio.timeout(patience if remaining is None else min(patience, remaining)):
-                route = await self._same_draft() or await self._ready(lambda route: True)
+            async with asyncio.timeout(self._capped(ends - time.monotonic())):
+                route = route or await self._ready(lambda route: True)  # a first look, however late it is
         except TimeoutError:
             raise PeerUnavailableError("no target is ready", retry_delay=1.0) from None
         if route.draft is None and self._wish.gamma != 0:
@@ -268,7 +269,7 @@ class Relay:
         if not self._exacting or self._wish.gamma == 0 or not any(w.role is Role.DRAFT for w in self._fleet):
             return None
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.same_draft):
+            async with asyncio.timeout(self._capped(self._config.same_draft)):
                 return await self._ready(self._has_same_draft)
         return None
 
@@ -289,6 +290,9 @@ class Relay:
 
     def _remaining(self) -> float | None:
         return None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
+
+    def _capped(self, seconds: float) -> float:
+        return min(seconds, self._remaining() or seconds)
 
     def _note(self, sentence: str) -> None:
         if sentence not in self._notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,6 +134,24 @@ async def test_a_seeded_request_keeps_its_gamma_and_says_what_changed(monkeypatc
     assert [r.sampling.HasField("gamma") for r in stage.requests] == [False, True, True]
     notes = " ".join(events[-1].finished.notes)
     assert "drafter d with gamma 3 became none with gamma 0" in notes
+
+
+async def test_waiting_for_the_same_draft_is_no_waiting_for_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage([[started("", 0), finished(0)]], monkeypatch, seed=1)
+    stage.relay._config = replace(stage.relay._config, no_worker=0.1, same_draft=0.3)
+    for draft in stage.fleet.ready(Role.DRAFT):
+        draft.turn(State.SUSPECT)
+    events = await stage.play()
+    assert stage.routes == [("target-a",)], "it goes on without a draft; a target was there all the time"
+    assert any("no draft was ready" in note for note in events[-1].finished.notes)
+
+
+async def test_without_a_target_both_waits_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage([], monkeypatch, seed=1)
+    for target in stage.fleet.ready(Role.TARGET):
+        target.turn(State.SUSPECT)
+    with pytest.raises(PeerUnavailableError, match="no target is ready"):
+        await stage.play()
 
 
 @pytest.mark.parametrize("sampling", [{}, {"seed": 1, "temperature": 0.0}])
