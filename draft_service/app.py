@@ -102,7 +102,7 @@ class DraftApp:
                 role="draft",
                 default_gamma=config.gamma,
                 max_sessions=config.max_sessions,
-                slots=config.max_sessions,
+                slots=min(config.max_sessions, drafter.width),
                 max_message_bytes=limits.max_message_bytes,
                 adaptive=config.adaptive,
             ),

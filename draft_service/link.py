@@ -212,7 +212,7 @@ class TargetLink:
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, 1.0)
         finally:
-            self._down("this server is shutting down")
+            self._down("this server is shutting down", expected=True)
             await self._channel.close()
 
     async def _serve_stream(self) -> NoReturn:
@@ -269,7 +269,7 @@ class TargetLink:
         while True:
             await call.write(await self._outbox.get())
 
-    def _down(self, problem: str) -> bool:
+    def _down(self, problem: str, expected: bool = False) -> bool:
         """The stream is gone: wakes every session that waits on it. Returns whether it had been up."""
         news, self._problem = problem != self._problem, problem
         if not self._up.is_set():
@@ -278,7 +278,7 @@ class TargetLink:
             return False
         self._up.clear()
         self._on_ready(False)
-        log.warning("target lost", target=self.addresses[0], problem=problem)
+        (log.info if expected else log.warning)("target lost", target=self.addresses[0], problem=problem)
         for session in list(self._sessions.values()):
             session.connection_lost()
         return True

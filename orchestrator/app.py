@@ -16,13 +16,14 @@ from draftproof.serving.options import ListenConfig
 from draftproof.v1 import generation_pb2_grpc, orchestrator_pb2_grpc
 from draftproof.version import VERSION
 from orchestrator.admission import Admission
-from orchestrator.front_door import FrontDoor, Steering
+from orchestrator.front_door import FrontDoor
 from orchestrator.http import serve_http
 from orchestrator.mesh import Mesh
 from orchestrator.probe import ProbeConfig
 from orchestrator.ray_placement import NO_RAY, RayConfig, RayPlacement, connect
 from orchestrator.relay import RULE, RelayConfig
 from orchestrator.routing import Router, misfit
+from orchestrator.steering import Steering
 from orchestrator.supervisor import Dial, Placement, Supervisor, SupervisorConfig
 from orchestrator.workers import Fleet, Role, State, Worker
 
