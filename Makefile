@@ -43,8 +43,10 @@ lint: $(STAMP)
 prometheus:
 	deploy/prometheus/unpack.sh
 
+# The end-to-end tests keep both cores busy by themselves.
 pytest: model prometheus
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope tests/unit tests/exact tests/integration $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
 
 test: lint
 	$(MAKE) --no-print-directory pytest
