@@ -1,7 +1,14 @@
 // Draws one committed dashboard from recorded data with Grafana's own components: ?acceptance.json or ?latency.json.
 import { createElement as h } from "react";
 import { createRoot } from "react-dom/client";
-import { createTheme, dateTime, FieldType, getDisplayProcessor, toDataFrame } from "@grafana/data";
+import {
+  createTheme,
+  dateTime,
+  FieldType,
+  getDisplayProcessor,
+  getDisplayValueAlignmentFactors,
+  toDataFrame,
+} from "@grafana/data";
 import { BarGauge, BigValue, PanelChrome, ThemeContext, TimeSeries } from "@grafana/ui";
 
 const WIDTH = 1680;
@@ -55,12 +62,16 @@ function Chart({ panel, recorded, width, height }) {
     return h(BigValue, { value: field.display(last(field)), sparkline, graphMode, colorMode, width, height, theme });
   }
   const size = Math.min(40, Math.floor(height / shown.length));
-  return shown.map((field) =>
+  const values = shown.map((field) => ({ ...field.display(last(field)), title: field.name }));
+  // one scale and one size of text for all bars
+  const alignmentFactors = getDisplayValueAlignmentFactors(values.map((display) => ({ display })));
+  const bars = shown.map((field, index) =>
     h(BarGauge, {
       key: field.name,
       field: field.config,
       display: field.display,
-      value: { ...field.display(last(field)), title: field.name },
+      value: values[index],
+      alignmentFactors,
       orientation: panel.options.orientation,
       displayMode: panel.options.displayMode,
       showUnfilled: true,
@@ -70,6 +81,7 @@ function Chart({ panel, recorded, width, height }) {
       theme,
     })
   );
+  return h("div", { style: { display: "grid", gap: 4 } }, bars);
 }
 
 function place({ x = 0, y = 0, w, h: rows }) {

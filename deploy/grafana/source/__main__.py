@@ -1,15 +1,16 @@
-"""Writes the dashboards' JSON."""
+"""Writes the dashboards' JSON and the alert rules."""
 
 from __future__ import annotations
 
-from deploy.grafana.source.build import FOLDER, rendered
+from deploy.grafana.source.build import rendered
 
 
 def main() -> None:
-    """Writes one file per dashboard."""
-    for name, text in rendered().items():
-        (FOLDER / name).write_text(text)
-        print(f"wrote {FOLDER / name}")
+    """Writes every file."""
+    for path, text in rendered().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        print(f"wrote {path}")
 
 
 main()

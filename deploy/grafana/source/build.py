@@ -1,4 +1,4 @@
-"""From builders to JSON."""
+"""From builders and rules to the files that Grafana reads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from deploy.grafana.source import acceptance, latency
+from deploy.grafana.source import acceptance, alerts, latency
 
-FOLDER = Path(__file__).parents[1] / "dashboards"
+FOLDER = Path(__file__).parents[1]
 
 
 def dashboards() -> dict[str, Dashboard]:
@@ -17,7 +17,10 @@ def dashboards() -> dict[str, Dashboard]:
     return {"acceptance.json": acceptance.dashboard(), "latency.json": latency.dashboard()}
 
 
-def rendered() -> dict[str, str]:
-    """Their JSON by file name."""
+def rendered() -> dict[Path, str]:
+    """The text of every file that is made here."""
     encoder = JSONEncoder(sort_keys=True, indent=2)
-    return {name: encoder.encode(builder.build()) + "\n" for name, builder in dashboards().items()}
+    boards = {
+        FOLDER / "dashboards" / name: encoder.encode(builder.build()) + "\n" for name, builder in dashboards().items()
+    }
+    return {**boards, FOLDER / "provisioning" / "alerting" / "draftproof.yml": alerts.rendered()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,12 @@ BOARDS = committed()
 PANELS = [pytest.param(panel, id=panel["title"]) for board in BOARDS.values() for panel in panels(board)]
 KNOWN = {series: metric.kind for metric in catalogue() for series in metric.series}
 NAME = r"\bdraftproof_\w+"
+PROVISIONING = ROOT / "deploy" / "grafana" / "provisioning"
 
 
-def test_json_and_code_are_in_step() -> None:
-    assert {path.name: path.read_text() for path in FOLDER.glob("*.json")} == rendered(), (
-        "run python -m deploy.grafana.source"
-    )
+def test_files_and_code_are_in_step() -> None:
+    files = [*FOLDER.glob("*.json"), *(PROVISIONING / "alerting").iterdir()]
+    assert {path: path.read_text() for path in files} == rendered(), "run `make dashboards`"
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -107,6 +109,26 @@ def problems(panel: dict[str, Any]) -> list[str]:
     return found
 
 
+WRONG_PANELS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "no title": lambda panel: panel.pop("title"),
+    "does not say what good looks like": lambda panel: panel.pop("description"),
+    "no unit": lambda panel: panel["fieldConfig"]["defaults"].pop("unit"),
+    "datasource not templated": lambda panel: panel["datasource"].update(uid="draftproof-prometheus"),
+    "no query": lambda panel: panel["targets"].clear(),
+    "no legend": lambda panel: panel["targets"][0].pop("legendFormat"),
+    "a window other than $__rate_interval": lambda panel: panel["targets"][0].update(
+        expr=panel["targets"][0]["expr"].replace("$__rate_interval", "5m")
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", WRONG_PANELS)
+def test_a_wrong_panel_is_noticed(problem: str) -> None:
+    panel = copy.deepcopy(next(panels(BOARDS["acceptance.json"])))
+    WRONG_PANELS[problem](panel)
+    assert problems(panel) == [problem]
+
+
 def query_problems(expr: str) -> list[str]:
     """What is wrong with a query."""
     found = []
@@ -172,13 +194,12 @@ def test_prometheus_parses_every_query(tmp_path: Path) -> None:
 
 
 def test_provisioning() -> None:
-    folder = ROOT / "deploy" / "grafana" / "provisioning"
-    source = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text())["datasources"][0]
+    source = yaml.safe_load((PROVISIONING / "datasources" / "prometheus.yml").read_text())["datasources"][0]
     scrape = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())["global"]
     assert source["type"] == "prometheus"
     assert source["editable"] is False
     assert source["jsonData"]["timeInterval"] == scrape["scrape_interval"]
-    provider = yaml.safe_load((folder / "dashboards" / "draftproof.yml").read_text())["providers"][0]
+    provider = yaml.safe_load((PROVISIONING / "dashboards" / "draftproof.yml").read_text())["providers"][0]
     assert provider["allowUiUpdates"] is False
 
 
