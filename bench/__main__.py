@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHES = ("bench.engine_forward", "bench.round_overhead")
+BENCHES = ("bench.engine_forward", "bench.round_overhead", "bench.failover", "bench.front_door", "bench.gamma")
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """What the orchestrator costs a client: time to the first token and between rounds, through it and at the draft itself.
 
 `python -m bench.front_door [--rounds N] [--streams N]`: one target, one draft and an orchestrator as processes over
-the table engine; the same requests go both ways by turns, so that both see the same machine.
+the table engine; the same requests go both ways by turns, so that both see the same machine. Each pair of runs gives
+one difference.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ import asyncio
 import json
 import statistics
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.fake_cluster import FakeCluster, Speed
 from draftproof import AsyncClient
+from draftproof.testing.statistics import bootstrap_median_interval
 
+TARGET = Speed(delay=0.005)
+DRAFT = Speed(delay=0.0005, noise=0.1, slots=32)
 TOKENS = 64
+WARM_UP = 3
 
 
 async def stream(client: AsyncClient, seed: int) -> tuple[float, list[float]]:
@@ -33,16 +39,29 @@ async def stream(client: AsyncClient, seed: int) -> tuple[float, list[float]]:
     return first, gaps
 
 
-async def measure(ways: dict[str, str], rounds: int, streams: int) -> dict[str, dict[str, list[float]]]:
-    """Times per way."""
-    found: dict[str, dict[str, list[float]]] = {name: {"first": [], "gap": []} for name in ways}
+@dataclass(slots=True)
+class Times:
+    """Milliseconds of one way to the draft, by run: medians over its streams.
+
+    Attributes:
+        first: to the first token.
+        gap: between rounds.
+    """
+
+    first: list[float] = field(default_factory=list)
+    gap: list[float] = field(default_factory=list)
+
+
+async def measure(ways: dict[str, str], rounds: int, streams: int) -> dict[str, Times]:
+    """Times by way, run by run in turns; each pair of neighbours runs the same requests."""
+    found = {name: Times() for name in ways}
     clients = {name: AsyncClient(address) for name, address in ways.items()}
-    for number in range(-3, rounds):
+    for number in range(-WARM_UP, rounds):
         for name, client in clients.items():
-            done = await asyncio.gather(*(stream(client, 1000 * number + i + 10_000) for i in range(streams)))
+            done = await asyncio.gather(*(stream(client, 1000 * (number + WARM_UP) + i) for i in range(streams)))
             if number >= 0:
-                found[name]["first"] += [first for first, _ in done]
-                found[name]["gap"] += [gap for _, gaps in done for gap in gaps]
+                found[name].first.append(1000 * statistics.median(first for first, _ in done))
+                found[name].gap.append(1000 * statistics.median(gap for _, gaps in done for gap in gaps))
     for client in clients.values():
         await client.aclose()
     return found
@@ -51,32 +70,27 @@ async def measure(ways: dict[str, str], rounds: int, streams: int) -> dict[str, 
 def main() -> None:
     """Runs the benchmark and prints its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=60, help="requests a way, per stream")
+    parser.add_argument("--rounds", type=int, default=40, help="runs a way")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--out", type=Path, default=Path("bench-front-door.json"))
     args = parser.parse_args()
     rows = []
-    with FakeCluster([Speed(0.005)], [Speed(0.0005, noise=0.1, slots=32)], own_target=True) as cluster:
+    print(f"{'streams':>8}{'time':>8}{'draft':>9}{'orchestrator':>14}{'cost':>8}{'95 %':>14}  (medians, ms)")
+    with FakeCluster([TARGET], [DRAFT], own_target=True) as cluster:
         ways = {"draft": cluster.draft[0].address, "orchestrator": cluster.orchestrator.address}
         for streams in args.streams:
-            rounds = max(8, args.rounds // streams)
-            found = asyncio.run(measure(ways, rounds, streams))
+            found = asyncio.run(measure(ways, args.rounds, streams))
             for what in ("first", "gap"):
-                row: dict[str, float | str | int] = {"streams": streams, "what": what}
-                for name in ways:
-                    times = [1000 * t for t in found[name][what]]
-                    row[f"{name} p50 ms"] = statistics.median(times)
-                    row[f"{name} p95 ms"] = statistics.quantiles(times, n=20)[-1]
-                row["cost p50 ms"] = float(row["orchestrator p50 ms"]) - float(row["draft p50 ms"])
-                rows.append(row)
-    print(
-        f"{'streams':>8}{'time':>8}{'draft p50':>12}{'p95':>8}{'orchestrator p50':>18}{'p95':>8}{'cost p50':>10}  (ms)"
-    )
-    for row in rows:
-        print(
-            f"{row['streams']:>8}{row['what']:>8}{row['draft p50 ms']:>12.2f}{row['draft p95 ms']:>8.2f}"
-            f"{row['orchestrator p50 ms']:>18.2f}{row['orchestrator p95 ms']:>8.2f}{row['cost p50 ms']:>10.2f}"
-        )
+                direct, through = (getattr(found[name], what) for name in ("draft", "orchestrator"))
+                cost = bootstrap_median_interval([b - a for a, b in zip(direct, through, strict=True)])
+                print(
+                    f"{streams:>8}{what:>8}{statistics.median(direct):>9.2f}{statistics.median(through):>14.2f}"
+                    f"{cost.median:>8.2f}{f'{cost.low:.2f}–{cost.high:.2f}':>14}",
+                    flush=True,
+                )
+                rows.append(
+                    {"streams": streams, "what": what, "draft": direct, "orchestrator": through, "cost": asdict(cost)}
+                )
     args.out.write_text(json.dumps(rows, indent=1))
 
 

@@ -1,4 +1,4 @@
-"""Tests of a sampler against an exact law: G-test, Holm's procedure, power, and bootstrap intervals of ratios.
+"""Tests of a sampler against an exact law: G-test, Holm's procedure, power, and bootstrap intervals of medians.
 
 Needs scipy (`pip install 'draftproof[test]'`).
 """
@@ -40,8 +40,8 @@ class GTest:
 
 
 @dataclass(frozen=True, slots=True)
-class RatioInterval:
-    """Median of paired ratios with its bootstrap interval."""
+class MedianInterval:
+    """A median with its bootstrap interval."""
 
     median: float
     low: float
@@ -178,7 +178,7 @@ def marginal(law: Mapping[tuple[int, ...], float], position: int) -> dict[int | 
 
 def bootstrap_ratio_interval(
     pairs: Sequence[tuple[float, float]], level: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> RatioInterval:
+) -> MedianInterval:
     """Median of a/b over paired measurements (a, b), with its percentile bootstrap interval.
 
     Pairs taken close in time share the machine's mood, so each gives one ratio; ratios of means would not.
@@ -189,11 +189,23 @@ def bootstrap_ratio_interval(
     values = np.asarray(pairs, dtype=np.float64)
     if values.size == 0 or not (np.isfinite(values) & (values > 0)).all():
         raise ValueError("ratios need at least one pair of positive finite measurements")
-    ratios = values[:, 0] / values[:, 1]
-    picks = np.random.default_rng(seed).integers(len(ratios), size=(resamples, len(ratios)))
-    medians = np.median(ratios[picks], axis=1)
-    low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2])
-    return RatioInterval(float(np.median(ratios)), float(low), float(high))
+    return bootstrap_median_interval((values[:, 0] / values[:, 1]).tolist(), level, resamples, seed)
+
+
+def bootstrap_median_interval(
+    values: Sequence[float], level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> MedianInterval:
+    """Median of the values, with its percentile bootstrap interval.
+
+    Raises:
+        ValueError: no values, or one that is not finite.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size == 0 or not np.isfinite(sample).all():
+        raise ValueError("a median needs at least one finite value, and no others")
+    picks = np.random.default_rng(seed).integers(len(sample), size=(resamples, len(sample)))
+    low, high = np.quantile(np.median(sample[picks], axis=1), [(1 - level) / 2, (1 + level) / 2])
+    return MedianInterval(float(np.median(sample)), float(low), float(high))
 
 
 def _masses(cells: Sequence[Sequence[K]], law: Mapping[K, float]) -> NDArray[np.float64]:

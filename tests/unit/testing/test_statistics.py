@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from draftproof.testing.statistics import (
+    bootstrap_median_interval,
     bootstrap_ratio_interval,
     g_test,
     holm,
@@ -161,6 +162,18 @@ def test_bootstrap_interval_covers_the_true_ratio() -> None:
         assert interval.low <= interval.median <= interval.high
         covered += interval.low <= 1.1 <= interval.high
     assert covered / runs > 0.9
+
+
+def test_bootstrap_interval_of_values_of_either_sign() -> None:
+    interval = bootstrap_median_interval([-3.0, -1.0, 0.0, 1.0, 2.0])
+    assert interval.median == 0.0
+    assert interval.low < 0.0 < interval.high
+
+
+@pytest.mark.parametrize("values", [[], [1.0, float("nan")], [float("inf")]])
+def test_bootstrap_refuses_what_has_no_median(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        bootstrap_median_interval(values)
 
 
 def test_bootstrap_interval_of_equal_ratios_is_a_point() -> None:
