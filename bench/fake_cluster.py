@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +25,7 @@ import torch
 from draft_service.app import DraftApp, DraftConfig, TargetAddress
 from draft_service.drafters.model import ModelDrafter, encoder
 from draftproof.engine.interface import Row
+from draftproof.rpc.options import RpcLimits
 from draftproof.serving import logs
 from draftproof.serving.lifecycle import App, main
 from draftproof.serving.options import ListenConfig
@@ -69,16 +70,24 @@ class Speed:
     max_context: int = 4096
 
 
-def build(role: str, port: int, speed: Speed, target: str, gamma: int) -> App:
+def build(role: str, listen: ListenConfig, speed: Speed, target: str, gamma: int) -> App:
     """One worker."""
     torch.set_num_threads(1)
-    listen = ListenConfig(port=port, grace=2.0)
     tokenizer = ByteTokenizer(VOCABULARY, first_byte=ord("a"))
     engine = TimedEngine(speed.token_delay, speed.delay, speed.noise, speed.slots, speed.max_context)
     if role == "target":
         return TargetApp(engine, tokenizer, TargetConfig(listen=listen))
-    config = DraftConfig(target=TargetAddress(address=target), listen=listen, gamma=gamma)
+    link = TargetAddress(address=target, insecure=listen.insecure)
+    config = DraftConfig(target=link, listen=listen, gamma=gamma)
     return DraftApp(ModelDrafter(engine, encoder("lattice", 128, 12)), tokenizer, VOCABULARY, config)
+
+
+def worker(role: str, speed: Speed, *more: str) -> list[str]:
+    """Command line of a worker."""
+    command = [sys.executable, "-m", "bench.fake_cluster", role, *more]
+    for name, value in asdict(speed).items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    return command
 
 
 @dataclass(slots=True)
@@ -88,21 +97,16 @@ class Process:
     name: str
     command: list[str]
     log: Path
-    port: int = 0
+    address: str = "127.0.0.1:0"
     running: subprocess.Popen[bytes] | None = None
     _read: int = 0
-
-    @property
-    def address(self) -> str:
-        """Where it serves."""
-        return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Starts it without waiting."""
         with self.log.open("ab") as out:
             self._read = out.tell()
             self.running = subprocess.Popen(
-                [*self.command, "--port", str(self.port)],
+                [*self.command, "--port", self.address.rpartition(":")[2]],
                 cwd=ROOT,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
                 stdout=out,
@@ -119,7 +123,7 @@ class Process:
         while time.monotonic() < end:
             for line in self.log.read_bytes()[self._read :].decode().splitlines():
                 if '"serving"' in line:
-                    self.port = int(json.loads(line)["address"].rpartition(":")[2])
+                    self.address = json.loads(line)["address"]
                     return
             if self.running is not None and self.running.poll() is not None:
                 break
@@ -187,10 +191,7 @@ class FakeCluster:
         return Path(self._folder.name) / f"{name}.log"
 
     def _worker(self, name: str, role: str, speed: Speed, *more: str) -> Process:
-        command = [sys.executable, "-m", "bench.fake_cluster", role, "--gamma", str(self.gamma), *more]
-        for option in ("delay", "token_delay", "noise", "slots", "max_context"):
-            command += [f"--{option.replace('_', '-')}", str(getattr(speed, option))]
-        process = Process(name, command, self._log(name))
+        process = Process(name, worker(role, speed, "--gamma", str(self.gamma), *more), self._log(name))
         self._started.insert(0, process)
         process.start()
         return process
@@ -199,7 +200,10 @@ class FakeCluster:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("role", choices=("target", "draft"))
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--keepalive", type=float, default=RpcLimits().keepalive_seconds)
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--token-delay", type=float, default=0.0)
     parser.add_argument("--noise", type=float, default=0.0)
@@ -214,4 +218,6 @@ if __name__ == "__main__":
     args = _arguments()
     logs.configure("info", "json")
     engine_speed = Speed(args.delay, args.token_delay, args.noise, args.slots, args.max_context)
-    main(lambda: build(args.role, args.port, engine_speed, args.target, args.gamma))
+    limits = RpcLimits(keepalive_seconds=args.keepalive)
+    listening = ListenConfig(host=args.host, port=args.port, insecure=args.insecure, limits=limits, grace=2.0)
+    main(lambda: build(args.role, listening, engine_speed, args.target, args.gamma))
