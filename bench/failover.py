@@ -23,6 +23,7 @@ from typing import Any
 
 from bench.fake_cluster import FakeCluster, Process, Speed
 from bench.streams import GAMMA, KINDS, BrokenStream, Load, Stream, requests
+from draftproof.errors import RequestError
 from draftproof.rpc.channel import aio_channel
 from draftproof.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 
@@ -66,6 +67,11 @@ class Keeper:
     def __init__(self, processes: list[Process], starts: list[float]) -> None:
         self._processes = processes
         self._starts = starts
+        self._died: dict[str, float] = {}
+
+    def down(self) -> dict[str, float]:
+        """Seconds for which those that don't serve yet have been dead, by name."""
+        return {name: round(time.monotonic() - died, 1) for name, died in self._died.items()}
 
     async def run(self) -> None:
         """Keeps all of them until cancelled."""
@@ -76,11 +82,12 @@ class Keeper:
             await asyncio.sleep(0.05)
             if process.running is None or process.running.poll() is None:
                 continue
-            died = time.monotonic()
+            died = self._died.setdefault(process.name, time.monotonic())
             process.start()
             with suppress(RuntimeError):  # killed once more while it started
                 await asyncio.to_thread(process.wait)
                 self._starts.append(time.monotonic() - died)
+                del self._died[process.name]
 
 
 async def disturb(cluster: FakeCluster, load: Load, luck: random.Random) -> list[tuple[float, str]]:
@@ -101,8 +108,8 @@ async def run(rounds: int, streams: int, tokens: int, seed: int, say: bool = Tru
     """Runs the rounds.
 
     Raises:
-        BrokenStream: a token was lost, came twice, or is another than undisturbed; or a worker didn't let go.
-        RequestError: a stream failed.
+        BrokenStream: a stream failed, lost a token, said one twice, or another than undisturbed; or a worker didn't let
+            go. It may come in an ExceptionGroup.
     """
     findings, luck = Findings(), random.Random(seed)
     target, draft = Speed(0.02, slots=streams), Speed(0.001, noise=0.2, slots=2 * streams)
@@ -110,12 +117,17 @@ async def run(rounds: int, streams: int, tokens: int, seed: int, say: bool = Tru
         await ready(cluster)
         load = Load(cluster.orchestrator.address, requests(streams, tokens))
         undisturbed = await load.turn()
-        keeper = asyncio.create_task(Keeper([*cluster.target, *cluster.draft], findings.starts).run())
+        keeper = Keeper([*cluster.target, *cluster.draft], findings.starts)
+        keeping = asyncio.create_task(keeper.run())
         try:
             for number in range(rounds):
-                async with asyncio.TaskGroup() as group:
-                    turn = group.create_task(load.turn())
-                    kills = group.create_task(disturb(cluster, load, luck))
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        turn = group.create_task(load.turn())
+                        kills = group.create_task(disturb(cluster, load, luck))
+                except* RequestError as failed:
+                    problem = f"a stream failed in round {number + 1}; seconds for which workers were down by then"
+                    raise BrokenStream(f"{problem}: {keeper.down()}") from failed
                 _compare(turn.result(), undisturbed, findings)
                 _attribute(turn.result(), kills.result(), findings)
                 await ready(cluster)
@@ -123,8 +135,8 @@ async def run(rounds: int, streams: int, tokens: int, seed: int, say: bool = Tru
                     print(f"round {number + 1}: {dict(await _fallbacks(cluster))}", flush=True)
             findings.fallbacks = await _fallbacks(cluster)
         finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
             await load.close()
     return findings
 
