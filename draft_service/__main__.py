@@ -49,6 +49,9 @@ def draft(
     lattice_entries: int = typer.Option(128, min=1, help="Most tokens a lattice keeps."),
     lattice_bits: int = typer.Option(12, min=1, max=24, help="Counts of a lattice sum to 2 to this power."),
     max_sessions: int = typer.Option(512, min=1, help="Most requests at once; one more is refused."),
+    stall_timeout: float = typer.Option(
+        30.0, min=0.1, help="Seconds a step of the drafter may take before requests go on without proposals."
+    ),
     host: options.Host = "127.0.0.1",
     port: int = typer.Option(7500, min=0, max=65535, help="Port to listen on; 0: a free one."),
     tls_cert: options.TlsCert = None,
@@ -110,6 +113,7 @@ def draft(
                 gamma=gamma,
                 adaptive=adaptive,
                 max_sessions=max_sessions,
+                stall_timeout=stall_timeout,
             )
         )
 

@@ -64,6 +64,7 @@ class DraftConfig:
         gamma: proposals per round where a request doesn't say.
         adaptive: whether gamma follows what rounds show, where neither the request nor its seed fixes it.
         max_sessions: requests at once.
+        stall_timeout: seconds a step of the drafter may take before requests go on without proposals.
     """
 
     drafter: str = "ngram"
@@ -77,6 +78,7 @@ class DraftConfig:
     gamma: int = 4
     adaptive: bool = True
     max_sessions: int = 512
+    stall_timeout: float = 30.0
 
 
 class DraftApp:
@@ -93,7 +95,7 @@ class DraftApp:
             role="draft", version=VERSION, model=drafter.name, weights_sha256=drafter.weights_sha256
         )
         self._thread = ModelThread("draft")
-        self._loop = DraftLoop(drafter, self._thread, self._metrics)
+        self._loop = DraftLoop(drafter, self._thread, self._metrics, config.stall_timeout)
         limits = config.listen.limits
         self._generator = Generator(
             self._loop,

@@ -16,10 +16,21 @@ log = structlog.get_logger(__name__)
 
 
 class DraftLoop:
-    """Batches drafting across sessions; blocks join and leave between steps."""
+    """Batches drafting across sessions; blocks join and leave between steps.
 
-    def __init__(self, drafter: Drafter, thread: ModelThread, metrics: DraftMetrics) -> None:
+    Args:
+        drafter: what draws.
+        thread: where it does.
+        metrics: told of steps and failures.
+        stall_timeout: seconds that a step may take; then requests go on without proposals until it returns.
+    """
+
+    def __init__(
+        self, drafter: Drafter, thread: ModelThread, metrics: DraftMetrics, stall_timeout: float = 30.0
+    ) -> None:
         self.name = drafter.name
+        self._stall_timeout = stall_timeout
+        self._stalled = False
         self._drafter = drafter
         self._thread = thread
         self._metrics = metrics
@@ -28,8 +39,8 @@ class DraftLoop:
         self._released: list[DraftSequence] = []
 
     async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
-        """Draws up to `gamma` proposals; fewer where the drafter ends the block or fails."""
-        if gamma < 1:
+        """Draws up to `gamma` proposals; fewer where the drafter ends the block, fails or hangs."""
+        if gamma < 1 or self._stalled:
             return []
         future: asyncio.Future[list[Proposal]] = asyncio.get_running_loop().create_future()
         self._open.append((OpenBlock(sequence, gamma), future))
@@ -63,17 +74,35 @@ class DraftLoop:
         released: list[DraftSequence],
     ) -> None:
         blocks = [block for block, _ in batch]
+        step = asyncio.create_task(self._thread.run(self._step, blocks, released))
         try:
-            await self._thread.run(self._step, blocks, released)
+            await asyncio.wait({step}, timeout=self._stall_timeout)
+            if not step.done():
+                self._give_up()
+            await step
         except Exception:
             # a broken drafter costs speed, not the request (L10); what was drawn before is still sent (L6)
             log.exception("drafting failed", blocks=len(blocks))
             self._metrics.drafting_failed(len(blocks))
             for block in blocks:
                 block.ended = True
+        finally:
+            step.cancel()
+        if self._stalled:
+            self._stalled = False
+            log.info("drafting again")
         self._metrics.step(len(blocks), self._drafter.forward_ns)
         for block, future in batch:
             if block.done and not future.done():
+                future.set_result(block.proposals[: block.gamma])
+
+    def _give_up(self) -> None:
+        """Lets every request go on with what was drawn for it so far (L10); a hung call can't be ended."""
+        self._stalled = True
+        log.error("the drafter hangs; requests go on without it", seconds=self._stall_timeout, blocks=len(self._open))
+        self._metrics.drafting_failed(len(self._open))
+        for block, future in self._open:
+            if not future.done():
                 future.set_result(block.proposals[: block.gamma])
 
     def _step(self, blocks: list[OpenBlock], released: list[DraftSequence]) -> None:

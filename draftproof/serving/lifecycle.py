@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from draftproof.errors import DraftproofError
+from draftproof.serving import model_thread
 
 log = structlog.get_logger(__name__)
 
@@ -71,12 +73,27 @@ def _on_signal(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, number: sig
 
 
 def main(build: Callable[[], App]) -> None:
-    """Builds and serves an app; a failure is one line on stderr and exit code 1."""
+    """Builds and serves an app; a failure is one line on stderr and exit code 1, and so is a model that hangs."""
+    code = 0
     try:
         asyncio.run(serve(build()))
     except DraftproofError as error:
         log.error("stopped by an error", problem=error.message)
         print(f"error: {error.message}", file=sys.stderr)
-        sys.exit(1)
+        code = 1
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
+    finally:
+        _leave_stuck_threads(code or 1)
+    if code:
+        sys.exit(code)
+
+
+def _leave_stuck_threads(code: int) -> None:
+    """Ends the process at once where a call into a model never returns: a regular exit would wait for it for ever."""
+    if threads := model_thread.stuck():
+        log.error("a call into the model does not return; leaving it", threads=threads)
+        print("error: a call into the model does not return; the process ends without it", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_threads: WeakSet[ModelThread] = WeakSet()
 
 
 class ModelThread:
     """Runs calls one after another off the event loop."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._calls: set[Future[Any]] = set()
+        _threads.add(self)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is running or waits for its turn."""
+        return bool(self._calls)
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs one call. A cancelled caller leaves the call running: shield what must not be lost."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: call(*args, **kwargs))
+        future = self._executor.submit(call, *args, **kwargs)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(future)
 
-    def stop(self) -> None:
-        """Waits for the running call and ends the thread."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+    def stop(self, patience: float = 5.0) -> None:
+        """Ends the thread once the running call has returned; waits `patience` seconds for that at most."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        concurrent.futures.wait(set(self._calls), timeout=patience)
+
+
+def stuck() -> list[str]:
+    """Names of the threads whose call has not returned; the interpreter would wait for them at its exit."""
+    return sorted(thread.name for thread in _threads if thread.busy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -46,9 +47,9 @@ def sequence() -> DraftSequence:
 
 
 @asynccontextmanager
-async def running(drafter: Counting) -> AsyncIterator[tuple[DraftLoop, CollectorRegistry]]:
+async def running(drafter: Counting, stall_timeout: float = 30.0) -> AsyncIterator[tuple[DraftLoop, CollectorRegistry]]:
     registry, thread = CollectorRegistry(), ModelThread("draft")
-    loop = DraftLoop(drafter, thread, DraftMetrics(registry))
+    loop = DraftLoop(drafter, thread, DraftMetrics(registry), stall_timeout)
     task = asyncio.create_task(loop.run())
     try:
         yield loop, registry
@@ -120,3 +121,29 @@ async def test_more_than_asked_for_is_cut() -> None:
 
     async with running(Counting(on_step=flood)) as (loop, _):
         assert ids(await loop.propose(sequence(), 3)) == [7, 7, 7]
+
+
+async def test_a_hung_step_costs_proposals_not_requests() -> None:
+    """L10: until the call returns nothing is drafted and nobody waits; then drafting goes on."""
+    free = threading.Event()
+
+    def hang_third(blocks: Sequence[OpenBlock]) -> None:
+        if len(drafter.batches) == 3:
+            free.wait(60.0)
+
+    drafter = Counting(width=1, on_step=hang_third)
+    async with running(drafter, stall_timeout=0.1) as (loop, registry):
+        try:
+            found = await asyncio.wait_for(asyncio.gather(loop.propose(sequence(), 5), loop.propose(sequence(), 5)), 20)
+            assert [ids(proposals) for proposals in found] == [[0, 1], []], "what was drawn before is sent"
+            assert await asyncio.wait_for(loop.propose(sequence(), 5), 20) == []
+            assert registry.get_sample_value("draftproof_drafting_failures_total") == 2
+        finally:
+            free.set()
+        async with asyncio.timeout(20):
+            while True:
+                again = ids(await loop.propose(sequence(), 2))
+                if again:
+                    break
+                await asyncio.sleep(0.01)
+        assert again == [0, 1]
