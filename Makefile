@@ -15,7 +15,7 @@ help:
 	@echo "make bench   costs and speed, as ratios from one run"
 	@echo "make protos  generate draftproof/v1 from protos/"
 	@echo "make docs    renew the module list of docs/architecture.md and the tables of docs/metrics.md"
-	@echo "make dashboards  write the dashboards' JSON from their code"
+	@echo "make dashboards  write Grafana's dashboards and alert rules from their code"
 	@echo "make pictures    draw the dashboards into docs/pictures from a live cluster (needs npm and chromium)"
 	@echo "make fmt     format the code"
 	@echo "make clean   remove the environment and every cache"
