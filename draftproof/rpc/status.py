@@ -125,6 +125,8 @@ def _hint(code: grpc.StatusCode, text: str) -> str:
         return " (the server's certificate doesn't come from the authority given as tls.ca)"
     if "WRONG_VERSION_NUMBER" in text:
         return " (the server speaks plaintext; dial it without TLS or give it a certificate)"
+    if "failed to connect" in text and "Socket closed" in text:
+        return " (it was closed before the first answer; does the server speak TLS?)"
     return ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +154,38 @@ async def test_plaintext_stays_on_loopback(kit: Kit) -> None:
     target = await kit.target(Options(target_listen=ListenConfig(host="0.0.0.0", insecure=True)))
     async with raw_draft(f"127.0.0.1:{target.port}") as draft:
         assert draft.welcome.max_gamma == 16
+
+
+async def command(address: str, *arguments: str) -> tuple[int | None, str, str]:
+    """Exit code, output and error lines of `draftproof generate`."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "draftproof.cli.main", "generate", "hello", "--plain", "--address", address),
+        *("--max-tokens", "5", "--ignore-eos", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_the_command_line_over_tls_with_a_token(kit: Kit, authority: Authority) -> None:
+    listen = ListenConfig(tls=authority.files("server", ca=False), token="our-secret")
+    stack = await kit.stack(
+        target_listen=listen,
+        draft_listen=listen,
+        dial=lambda address: TargetAddress(address=address, tls=authority.trust, token="our-secret"),
+    )
+    trust = ("--tls-ca", str(authority.ca))
+    right, wrong, plaintext = await asyncio.gather(
+        command(stack.draft.address, *trust, "--token", "our-secret"),
+        command(stack.draft.address, *trust, "--token", "another"),
+        command(stack.draft.address, "--token", "our-secret", "--timeout", "5"),
+    )
+    assert right[0] == 0, right
+    assert len(right[1].strip()) == 5
+    for (code, out, err), said in ((wrong, "token"), (plaintext, "TLS")):
+        assert (code, out.strip()) == (1, "")
+        first, hint = err.strip().splitlines()
+        assert first.startswith("error: ")
+        assert said in first
+        assert hint.startswith("   ")
