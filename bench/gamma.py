@@ -1,9 +1,9 @@
 """γ control against fixed γ: what a useless draft costs, and how near a good one comes to the best fixed γ.
 
-`python -m bench.gamma [--pairs N] [--streams N] [--tokens N]`: one target, one draft and an orchestrator as processes
-over the table engine; a target pass sleeps 20 ms and 0.5 ms for each token, a draft pass 2 ms. After a warm-up the same
-load runs by turns without a γ, so that the draft's control chooses, and with a fixed one. Speeds are committed tokens
-per second; each pair of neighbours gives one ratio.
+`python -m bench.gamma [--pairs N] [--streams N] [--tokens N] [--scale S]`: one target, one draft and an orchestrator as
+processes over the table engine. A target pass sleeps 20 ms and 0.5 ms for each token, a draft pass 2 ms; S times as
+long where other work shares the cores. After a warm-up the same load runs by turns without a γ, so that the draft's
+control chooses, and with a fixed one. Speeds are committed tokens per second; each pair of neighbours gives one ratio.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from bench.fake_cluster import FakeCluster, Speed
 from draftproof import AsyncClient
 from draftproof.testing.statistics import bootstrap_ratio_interval
 
-TARGET = Speed(delay=0.02, token_delay=0.0005)
-DRAFT_DELAY = 0.002
+TARGET_DELAY, TOKEN_DELAY, DRAFT_DELAY = 0.02, 0.0005, 0.002
 # low enough that unrelated tables hardly ever agree
 TEMPERATURE = 0.3
 
@@ -103,14 +102,16 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=128, help="of each stream")
     parser.add_argument("--out", type=Path, default=Path("bench-gamma.json"))
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on all sleeps")
     args = parser.parse_args()
+    target = Speed(args.scale * TARGET_DELAY, args.scale * TOKEN_DELAY)
     rows = []
     print(
         f"{'draft':<9}{'fixed γ':>8}{'tokens/s':>10}{'accepted':>10}{'adaptive tokens/s':>19}{'γ':>6}{'accepted':>10}"
         f"{'adaptive / fixed':>18}{'95 %':>16}"
     )
     for case in CASES:
-        with FakeCluster([TARGET], [Speed(delay=DRAFT_DELAY, noise=case.noise)]) as cluster:
+        with FakeCluster([target], [Speed(args.scale * DRAFT_DELAY, noise=case.noise)]) as cluster:
             load = args.pairs, args.warm_up, args.streams, args.tokens
             found = asyncio.run(measure(cluster.orchestrator.address, case, *load))
         worst = 2.0
