@@ -107,6 +107,41 @@ class Session:
             logprobs=self.params.logprobs,
         )
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether its next step is the peer's."""
+        return self.pending is None and not self.in_flight and self.state is not State.QUEUED
+
+    def opening(self) -> target_pb2.VerifyResponse:
+        """The frame that tells the peer that it has its slot."""
+        opened = target_pb2.SessionOpened(
+            request_key=self.request_key, weights_version=self.weights_version, max_new_tokens=self.max_new
+        )
+        return target_pb2.VerifyResponse(session=self.key[1], epoch=self.epoch, opened=opened)
+
+    def answer(
+        self, result: RoundResult, queue_until_ns: int, forward_ns: int, verify_ns: int
+    ) -> target_pb2.VerifyResponse:
+        """Commits the pending round; the frame that says so, kept in case the peer asks again.
+
+        Args:
+            result: what verification found.
+            queue_until_ns: monotonic time at which the pass began.
+            forward_ns: how long its model took.
+            verify_ns: and its verification.
+        """
+        pending = self.pending
+        assert pending is not None
+        verdict = self.commit(result)
+        verdict.timings.queue_ns = max(0, queue_until_ns - pending.arrived_ns)
+        verdict.timings.forward_ns = forward_ns
+        verdict.timings.verify_ns = verify_ns
+        self.pending = None
+        self.last_verdict = target_pb2.VerifyResponse(
+            session=self.key[1], epoch=self.epoch, round=pending.number, verdict=verdict
+        )
+        return self.last_verdict
+
     def commit(self, result: RoundResult) -> verdict_pb2.Verdict:
         """Commits a round's tokens up to the first stop; nothing after it is emitted, cached or counted (G1)."""
         assert self.pending is not None

@@ -1,0 +1,120 @@
+"""What peers send, checked: sessions and rounds out of messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from draftproof.engine.interface import Tokenizer
+from draftproof.engine.text import TextStream
+from draftproof.errors import InvalidArgumentError, ProtocolError
+from draftproof.metrics.target import TargetMetrics
+from draftproof.sampling import rng
+from draftproof.sampling.draft_q import DraftQ, MalformedQError
+from draftproof.serving.prompt import check_ids, room
+from draftproof.v1 import target_pb2
+from draftproof.verification.intake import Sent, admit
+from draftproof.wire import distribution as wire_distribution
+from draftproof.wire import params as wire_params
+from target_service.session import Deliver, PendingRound, Session, stop_ids
+
+log = structlog.get_logger(__name__)
+
+
+class Intake:
+    """Builds sessions and rounds, or refuses them, within the limits of one engine."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, vocab_size: int, max_context: int, max_gamma: int, metrics: TargetMetrics
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._max_context = max_context
+        self._max_gamma = max_gamma
+        self._metrics = metrics
+
+    def session(
+        self,
+        key: tuple[object, int],
+        epoch: int,
+        request: target_pb2.OpenSession,
+        deliver: Deliver,
+        weights_version: int,
+    ) -> Session:
+        """A session that waits for its slot.
+
+        Raises:
+            RequestError: the request is out of its limits.
+        """
+        params = wire_params.from_proto(request.sampling)
+        params.check_vocab(self._vocab_size)
+        prompt_ids = list(request.prompt_ids)
+        output_ids = list(request.output_ids)
+        check_ids(prompt_ids, self._vocab_size, "prompt_ids")
+        if output_ids:
+            check_ids(output_ids, self._vocab_size, "output_ids")
+        left = room(len(prompt_ids) + len(output_ids), self._max_context, None)
+        if params.max_tokens is not None:
+            left = min(left, params.max_tokens - len(output_ids))
+            if left < 1:
+                raise InvalidArgumentError.of(
+                    "output_ids", f"fewer than max_tokens ({params.max_tokens})", len(output_ids)
+                )
+        if request.request_key and len(request.request_key) != rng.KEY_BYTES:
+            raise InvalidArgumentError.of("request_key", f"{rng.KEY_BYTES} bytes", len(request.request_key))
+        return Session(
+            key=key,
+            epoch=epoch,
+            request_id=request.request_id,
+            prompt_ids=prompt_ids,
+            output_ids=output_ids,
+            params=params,
+            request_key=request.request_key or _new_key(params.seed, prompt_ids, request.sample_index, weights_version),
+            weights_version=weights_version,
+            trace_top=request.trace.top_n if request.HasField("trace") else None,
+            max_new=left,
+            text=TextStream(self._tokenizer, params.stop),
+            stop_ids=stop_ids(params, self._tokenizer),
+            deliver=deliver,
+        )
+
+    def round(self, session: Session, number: int, block: target_pb2.Block) -> PendingRound:
+        """A block that may ride on a forward pass; proposals that break the rules are cut off (L7, L11).
+
+        Raises:
+            RequestError: the block doesn't fit the session.
+        """
+        arrived_ns = time.monotonic_ns()
+        gamma = len(block.proposals)
+        limit = min(self._max_gamma, session.max_new - 1)
+        if gamma > limit:
+            raise InvalidArgumentError.of("block.proposals", f"at most {limit} long here", gamma)
+        if block.start != len(session.tokens):
+            raise ProtocolError(f"block starts at {block.start}, the session is at {len(session.tokens)}")
+        sent = []
+        for proposal in block.proposals:
+            self._metrics.encoding(proposal.q)
+            try:
+                q: DraftQ | MalformedQError = wire_distribution.decode(proposal.q, self._vocab_size)
+            except MalformedQError as error:
+                q = error
+            sent.append(Sent(proposal.token_id, q))
+        intake = admit(sent, session.request_key, block.start, self._vocab_size)
+        if intake.refusal is not None:
+            self._metrics.refusal(intake.refusal.kind)
+            log.warning(
+                "proposal refused",
+                request=session.request_id,
+                kind=intake.refusal.kind.name,
+                offset=intake.refusal.offset,
+                detail=intake.refusal.message,
+            )
+        return PendingRound(number, intake, arrived_ns)
+
+
+def _new_key(seed: int | None, prompt_ids: Sequence[int], sample_index: int, weights_version: int) -> bytes:
+    if seed is None:
+        return rng.fresh_key()
+    return rng.derive_key(seed, prompt_ids, sample_index, weights_version)
