@@ -34,7 +34,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         site = folder / "site"
-        subprocess.run(["npx", "vite", "build", "--emptyOutDir", "--outDir", site, "--logLevel", "error"], cwd=HERE, check=True)
+        subprocess.run(
+            ["npx", "vite", "build", "--emptyOutDir", "--outDir", site, "--logLevel", "error"], cwd=HERE, check=True
+        )
         (folder / "live").mkdir()
         write(record(folder / "live"), site)
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(site)))
