@@ -17,6 +17,7 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 GPU = yaml.safe_load((ROOT / "deploy/compose.gpu.yml").read_text())
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+BUILT = SERVICES["orchestrator"]
 each_service = pytest.mark.parametrize("name", SERVICES)
 VARIABLE = re.compile(r"\$\{(\w+)(:[?-][^}]*)?\}")
 
@@ -40,12 +41,16 @@ def test_there_is_a_service_for_each_part() -> None:
 
 
 @each_service
-def test_images_are_pinned(name: str) -> None:
+def test_images_are_pinned_or_built_here(name: str) -> None:
     image = SERVICES[name]["image"]
-    if "build" in SERVICES[name]:
-        assert (ROOT / SERVICES[name]["build"]["dockerfile"]).is_file()
-    else:
-        assert pinned(image), image
+    assert image == BUILT["image"] or pinned(image), image
+
+
+def test_the_image_is_built_once_and_never_pulled() -> None:
+    assert [service for service in SERVICES.values() if "build" in service] == [BUILT]
+    assert (ROOT / BUILT["build"]["dockerfile"]).is_file()
+    for service in SERVICES.values():
+        assert (service.get("pull_policy") == "never") == (service["image"] == BUILT["image"])
 
 
 def test_the_base_image_is_pinned() -> None:
