@@ -12,7 +12,7 @@ import grpc.aio
 import structlog
 
 from draft_service.link_session import LinkSession
-from draftproof.errors import FingerprintMismatchError, PeerUnavailableError, RequestError
+from draftproof.errors import DrainingError, FingerprintMismatchError, PeerUnavailableError, RequestError
 from draftproof.rpc.options import check_size
 from draftproof.rpc.status import from_rpc_error
 from draftproof.v1 import fingerprint_pb2, target_pb2, target_pb2_grpc
@@ -196,17 +196,18 @@ class TargetLink:
         delay = _FIRST_DELAY
         try:
             while True:
+                draining = False
                 try:
                     await self._serve_stream()
                 except grpc.aio.AioRpcError as error:
                     typed = from_rpc_error(error)
                     if isinstance(typed, FingerprintMismatchError):
                         raise typed from None
-                    problem = typed.message
+                    problem, draining = typed.message, isinstance(typed, DrainingError)
                 except (PeerUnavailableError, asyncio.InvalidStateError) as error:
                     # InvalidStateError: gRPC's word for writing to a call that has ended
                     problem = str(error)
-                if self._down(problem):
+                if self._down(problem, expected=draining):
                     delay = _FIRST_DELAY
                 self._failed.set()
                 await asyncio.sleep(delay)

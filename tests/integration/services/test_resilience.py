@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from draft_service.drafters.interface import OpenBlock
 from draft_service.drafters.model import ModelDrafter
@@ -285,3 +286,16 @@ async def test_a_client_object_survives_all_of_it(kit: Kit) -> None:
         await stack.restart_target()
         await stack.restart_draft()
         assert (await client.generate("hello", **SEEDED)).token_ids == before.token_ids  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("drained", [True, False])
+async def test_only_a_target_that_did_not_take_its_leave_is_a_warning(kit: Kit, drained: bool) -> None:
+    with capture_logs() as logs:
+        stack = await kit.stack()
+        if drained:
+            await stack.target.app.drain()
+        else:
+            await stack.target.kill()
+        await until(lambda: not stack.draft.serving)
+    found = [line for line in logs if line["event"] == "target lost"]
+    assert [line["log_level"] for line in found] == ["info" if drained else "warning"], found
