@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from draftproof.errors import DraftproofError
+from draftproof.serving.lifecycle import PARENT
 
 _TAIL_LINES = 40
 _POLL_SECONDS = 0.1
@@ -62,7 +63,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **service.environment},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid()), **service.environment},
             text=True,
             encoding="utf-8",
             errors="replace",
@@ -142,7 +143,7 @@ class Stack:
         self._old_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._old_handlers[number] = signal.signal(number, self._on_signal)
         return self
 

@@ -62,6 +62,7 @@ class AsyncClient:
         sampling: SamplingParams | None = None,
         sample_index: int = 0,
         request_id: str | None = None,
+        priority: int = 0,
         trace: Trace = None,
         timeout: float | None = None,
         **sampling_fields: Unpack[SamplingFields],
@@ -74,6 +75,7 @@ class AsyncClient:
             sampling=sampling,
             sample_index=sample_index,
             request_id=request_id,
+            priority=priority,
             trace=trace,
             timeout=timeout,
             **sampling_fields,
@@ -91,6 +93,7 @@ class AsyncClient:
         sampling: SamplingParams | None = None,
         sample_index: int = 0,
         request_id: str | None = None,
+        priority: int = 0,
         trace: Trace = None,
         timeout: float | None = None,
         **sampling_fields: Unpack[SamplingFields],
@@ -104,6 +107,7 @@ class AsyncClient:
             sampling_fields=sampling_fields,
             sample_index=sample_index,
             request_id=request_id,
+            priority=priority,
             trace=trace,
         )
         return AsyncStream(self._connection, self._settings.generation(request, timeout))

@@ -13,6 +13,7 @@ from draftproof.wire import params as wire_params
 
 ROLES = ("system", "user", "assistant")
 MAX_REQUEST_ID = 128
+MAX_PRIORITY = 100
 _UINT32_END = 2**32
 
 Trace = int | Literal["full"] | None
@@ -47,6 +48,7 @@ def build(
     sampling_fields: SamplingFields,
     sample_index: int,
     request_id: str | None,
+    priority: int,
     trace: Trace,
 ) -> generation_pb2.GenerateRequest:
     """Checks everything that can be checked without the model.
@@ -58,6 +60,7 @@ def build(
     request = generation_pb2.GenerateRequest(
         sampling=wire_params.to_proto(sampling_params(sampling, sampling_fields)),
         sample_index=_integer("sample_index", sample_index, 0, _UINT32_END),
+        priority=_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY + 1),
     )
     _set_prompt(request, prompt, token_ids, messages)
     if request_id is not None:

@@ -75,6 +75,7 @@ class Client:
         sampling: SamplingParams | None = None,
         sample_index: int = 0,
         request_id: str | None = None,
+        priority: int = 0,
         trace: Trace = None,
         timeout: float | None = None,
         **sampling_fields: Unpack[SamplingFields],
@@ -87,6 +88,7 @@ class Client:
             sampling=sampling,
             sample_index=sample_index,
             request_id=request_id,
+            priority=priority,
             trace=trace,
             timeout=timeout,
             **sampling_fields,
@@ -104,6 +106,7 @@ class Client:
         sampling: SamplingParams | None = None,
         sample_index: int = 0,
         request_id: str | None = None,
+        priority: int = 0,
         trace: Trace = None,
         timeout: float | None = None,
         **sampling_fields: Unpack[SamplingFields],
@@ -117,6 +120,7 @@ class Client:
             sampling: settings as one object; or give its fields as keywords: `temperature=0.7, max_tokens=64`.
             sample_index: which of several samples of one prompt and seed this is.
             request_id: name in the server's logs, at most 128 characters.
+            priority: which waiting request an orchestrator admits first: higher before lower, -100..100.
             trace: record p, q, u and verdict per position: the n largest masses, or "full". Changes no token.
             timeout: seconds in all; None takes the client's.
 
@@ -131,6 +135,7 @@ class Client:
             sampling_fields=sampling_fields,
             sample_index=sample_index,
             request_id=request_id,
+            priority=priority,
             trace=trace,
         )
         return Stream(self._stub, self._settings.generation(request, timeout), self._closed)

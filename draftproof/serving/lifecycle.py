@@ -17,6 +17,10 @@ from draftproof.serving import model_thread
 
 log = structlog.get_logger(__name__)
 
+PARENT = "DRAFTPROOF_PARENT"
+"""Variable with the process that a service must not outlive; unset: it may outlive any."""
+_PARENT_SECONDS = 1.0
+
 
 class App(Protocol):
     """A service that runs until it is told to stop."""
@@ -39,7 +43,7 @@ class App(Protocol):
 
 
 async def serve(app: App) -> None:
-    """Runs an app until SIGTERM or SIGINT, then drains it. A second signal ends it at once.
+    """Runs an app until SIGTERM, SIGINT or its parent's death, then drains it. A second signal ends it at once.
 
     Raises:
         DraftproofError: it could not start, or could not go on.
@@ -48,6 +52,7 @@ async def serve(app: App) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, loop, stop, number)
+    following = asyncio.create_task(_follow_parent(stop))
     await app.start()
     running = asyncio.create_task(app.run())
     stopping = asyncio.create_task(stop.wait())
@@ -61,10 +66,19 @@ async def serve(app: App) -> None:
         await app.drain()
         log.info("stopped")
     finally:
+        following.cancel()
         stopping.cancel()
         running.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await running
+
+
+async def _follow_parent(stop: asyncio.Event) -> None:
+    if parent := os.environ.get(PARENT):
+        while os.getppid() == int(parent):  # noqa: ASYNC110
+            await asyncio.sleep(_PARENT_SECONDS)
+        log.warning("the process that started this one is gone")
+        stop.set()
 
 
 def _on_signal(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, number: signal.Signals) -> None:

@@ -11,9 +11,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.services import TwoServices
@@ -174,6 +176,39 @@ def test_up_serves_until_interrupted(model):
         process.communicate()
     assert process.returncode == 0
     assert "stopped" in rest
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_nothing_outlives_up(model, tmp_path, number):
+    """Neither a closed terminal nor a kill leaves a cluster behind."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path / "up.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "draftproof.cli.main", "up", "--model", str(model), "--port", str(port)],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        until(lambda: "Ctrl-C" in log.read_text())
+        children = psutil.Process(process.pid).children(recursive=True)
+        names = " ".join(" ".join(child.cmdline()) for child in children)
+        assert "orchestrator" in names
+        assert "raylet" in names
+        assert "WorkerActor" in names
+    finally:
+        process.send_signal(number)
+        process.wait(60)
+    until(lambda: not any(child.is_running() for child in children))
+
+
+def until(true):
+    end = time.monotonic() + _SECONDS
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_up_names_a_draft_that_fits_no_target(model, tmp_path):

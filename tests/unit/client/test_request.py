@@ -18,6 +18,7 @@ def _build(
         "messages": None,
         "sample_index": 0,
         "request_id": None,
+        "priority": 0,
         "trace": None,
         **options,
     }
@@ -79,6 +80,8 @@ def test_trace(trace, top_n):
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"prompt": "x", "request_id": "y" * 129}, "request_id"),
         ({"prompt": "x", "sample_index": -1}, "sample_index"),
+        ({"prompt": "x", "priority": 101}, "priority"),
+        ({"prompt": "x", "priority": -101}, "priority"),
         ({"prompt": "x", "trace": 0}, "trace"),
         ({"prompt": "x", "trace": True}, "trace"),
         ({"prompt": "x", "trace": "all"}, "trace"),
@@ -90,6 +93,10 @@ def test_refusals_name_the_field(options, field):
     with pytest.raises(InvalidArgumentError) as caught:
         _build(**options)
     assert caught.value.metadata["field"] == field
+
+
+def test_priority_goes_along():
+    assert [_build("x", priority=priority).priority for priority in (-100, 0, 100)] == [-100, 0, 100]
 
 
 def test_sampling_twice_is_an_error():
