@@ -130,7 +130,7 @@ class Cluster:
         return self.orchestrators[-1].address
 
     def client(self, address: str | None = None, **options: Any) -> AsyncClient:
-        client = AsyncClient(address or self.address, **{"timeout": 60.0} | options)
+        client = AsyncClient(address or self.address, **{"timeout": 120.0} | options)
         self._clients.append(client)
         return client
 
