@@ -14,8 +14,10 @@ mkdir -p "$folder"
 cd "$folder"
 if ! apt-get download -qq prometheus; then
   echo "no package lists: trying apt-get update, which needs root"
-  apt-get update -qq
-  apt-get download -qq prometheus
+  if ! { apt-get update -qq && apt-get download -qq prometheus; }; then
+    echo "Debian's prometheus can't be fetched: its tests will be skipped; install prometheus to run them"
+    exit 0
+  fi
 fi
 dpkg -x prometheus_*.deb .
 rm prometheus_*.deb
