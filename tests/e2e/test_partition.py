@@ -19,7 +19,7 @@ from draftproof.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from tests.e2e.namespaces import Namespaces, NoNamespacesError
 
 STREAMS = 6
-TOKENS = 200
+TOKENS = 120
 HEALED_SECONDS = 30.0
 # a silent worker is noticed within a second, a dead connection within two
 IMPATIENT = ("--round-timeout", "1", "--probe-interval", "0.1")
