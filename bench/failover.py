@@ -192,12 +192,12 @@ def _attribute(found: list[Stream], kills: list[tuple[float, str]], findings: Fi
     noticed = set()
     for stream in found:
         for before, after, reason in stream.fallbacks():
-            cause = next((kill for kill in kills if before - _IN_FLIGHT <= kill[0] <= after), None)
-            if cause is None:
-                findings.other[reason] += 1
+            causes = [kill for kill in kills if before - _IN_FLIGHT <= kill[0] <= after]
+            noticed.update(causes)
+            if causes:
+                findings.recoveries[causes[0][1]].append(after - before)
             else:
-                noticed.add(cause)
-                findings.recoveries[cause[1]].append(after - before)
+                findings.other[reason] += 1
     findings.idle += len(set(kills) - noticed)
 
 

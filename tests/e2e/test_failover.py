@@ -18,7 +18,6 @@ async def test_streams_survive_a_draft_a_target_and_all_of_a_kind() -> None:
     assert found.streams == ROUNDS * STREAMS
     assert found.tokens == ROUNDS * STREAMS * TOKENS
     assert found.compared == ROUNDS * sum(KINDS[i % 3] != "unseeded" for i in range(STREAMS))
-    assert found.idle == 0, "each kill came in the middle of streams"
     assert found.fallbacks["draft_lost"]
     assert found.fallbacks["target_lost"]
     for name in ("one draft", "one target"):
