@@ -12,6 +12,7 @@ STREAMS = 32
 TOKENS = 150
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_streams_survive_a_draft_a_target_and_all_of_a_kind() -> None:
     found = await failover.run(ROUNDS, STREAMS, TOKENS, seed=3, say=False)
