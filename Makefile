@@ -24,7 +24,7 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	@echo "installing what constraints.txt pins into $(VENV), a minute or two"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[test,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[test,dev,bench]'
 	touch $@
 
 setup: $(STAMP)
