@@ -98,6 +98,7 @@ class Process:
     command: list[str]
     log: Path
     address: str = "127.0.0.1:0"
+    metrics_port: int = 0
     running: subprocess.Popen[bytes] | None = None
     _read: int = 0
 
@@ -122,6 +123,8 @@ class Process:
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
             for line in self.log.read_bytes()[self._read :].decode().splitlines():
+                if '"metrics"' in line:
+                    self.metrics_port = json.loads(line)["port"]
                 if '"serving"' in line:
                     self.address = json.loads(line)["address"]
                     return
@@ -191,7 +194,8 @@ class FakeCluster:
         return Path(self._folder.name) / f"{name}.log"
 
     def _worker(self, name: str, role: str, speed: Speed, *more: str) -> Process:
-        process = Process(name, worker(role, speed, "--gamma", str(self.gamma), *more), self._log(name))
+        command = worker(role, speed, "--gamma", str(self.gamma), "--metrics-port", "0", *more)
+        process = Process(name, command, self._log(name))
         self._started.insert(0, process)
         process.start()
         return process
@@ -203,6 +207,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--metrics-port", type=int)
     parser.add_argument("--keepalive", type=float, default=RpcLimits().keepalive_seconds)
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--token-delay", type=float, default=0.0)
@@ -219,5 +224,12 @@ if __name__ == "__main__":
     logs.configure("info", "json")
     engine_speed = Speed(args.delay, args.token_delay, args.noise, args.slots, args.max_context)
     limits = RpcLimits(keepalive_seconds=args.keepalive)
-    listening = ListenConfig(host=args.host, port=args.port, insecure=args.insecure, limits=limits, grace=2.0)
+    listening = ListenConfig(
+        host=args.host,
+        port=args.port,
+        insecure=args.insecure,
+        limits=limits,
+        grace=2.0,
+        metrics_port=args.metrics_port,
+    )
     main(lambda: build(args.role, listening, engine_speed, args.target, args.gamma))

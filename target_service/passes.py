@@ -1,14 +1,20 @@
-"""One pass on the model thread."""
+"""One pass on the model thread, and how its bugs are told."""
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from draftproof.engine.interface import Engine
+from draftproof.errors import InternalError
 from draftproof.verification.round import RoundResult, verify_rounds
 from target_service.schedule import PlannedRow
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +34,10 @@ def run_pass(engine: Engine, rows: Sequence[PlannedRow]) -> PassOutcome:
     rounds = [row.session.round_input() for row in rows if row.verifies]
     results = verify_rounds(logits, rounds) if rounds else []
     return PassOutcome(results, forwarded - start, time.monotonic_ns() - forwarded)
+
+
+def bug(what: str) -> InternalError:
+    """Logs the exception in hand under an id; the error names it and nothing else."""
+    number = uuid.uuid4().hex[:12]
+    log.exception(what, bug=number)
+    return InternalError(f"{what}; look for {number} in the target's log")

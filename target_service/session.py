@@ -12,6 +12,7 @@ from draftproof.serving.ending import stop_ids as stop_ids
 from draftproof.v1 import target_pb2, verdict_pb2
 from draftproof.verification.intake import Intake, RefusalKind
 from draftproof.verification.round import RoundInput, RoundResult
+from target_service.gathering import Pace
 from target_service.records import to_logprobs, to_trace
 
 Deliver = Callable[[target_pb2.VerifyResponse], None]
@@ -51,6 +52,7 @@ class Session:
         cached: tokens whose KV is in the slot and valid.
         max_new: most tokens it may still generate.
         in_flight: whether a pass that holds its row is running.
+        pace: how soon its next round comes.
     """
 
     key: tuple[object, int]
@@ -75,6 +77,7 @@ class Session:
     lossless: bool = True
     opened_at: float = 0.0
     active_at: float = 0.0
+    pace: Pace = field(default_factory=Pace)
     tokens: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from draftproof.engine.interface import Engine, Tokenizer
 from draftproof.errors import (
     DeadlineExceededError,
     DrainingError,
-    InternalError,
     NumericsError,
     PrefixLostError,
     ProtocolError,
@@ -28,8 +26,9 @@ from draftproof.v1 import target_pb2
 from draftproof.verification.round import RoundResult
 from draftproof.wire import error as wire_error
 from target_service.admission import Admission
+from target_service.gathering import PassTime, gathered
 from target_service.intake import Intake
-from target_service.passes import PassOutcome, run_pass
+from target_service.passes import PassOutcome, bug, run_pass
 from target_service.schedule import PassLimits, PlannedRow, plan
 from target_service.session import Deliver, Session, State
 from target_service.watchdog import Watchdog
@@ -83,6 +82,7 @@ class Verifier:
         self._intake = Intake(tokenizer, engine.vocab_size, engine.max_context, config.max_gamma, metrics)
         self._admission = Admission(engine.slots, config.queue_limit, config.idle_evict, reuse=config.reuse_prefixes)
         self._sessions: dict[tuple[object, int], Session] = {}
+        self._pass_time = PassTime()
         self._work = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -149,6 +149,7 @@ class Verifier:
         except RequestError as error:
             self._fail(session, error)
             return
+        session.pace.came(time.monotonic())
         self._work.set()
 
     def close(self, owner: object, session_id: int, epoch: int) -> None:
@@ -183,11 +184,15 @@ class Verifier:
     async def _passes(self) -> None:
         while True:
             await self._work.wait()
-            rows = plan([s for s in self._admission.active if s.state is State.ACTIVE], self.config.passes)
+            active = [s for s in self._admission.active if s.state is State.ACTIVE]
+            rows = plan(active, self.config.passes)
             if not rows:
                 self._work.clear()
                 continue
-            await self._run_pass(rows)
+            full = len(rows) < sum(s.is_runnable for s in active)
+            expected = [s.pace.expected_at for s in active if s.is_waited_for]
+            if full or not await gathered(self._work, len(rows), expected, self._pass_time.seconds):
+                await self._run_pass(rows)
 
     async def _run_pass(self, rows: Sequence[PlannedRow]) -> None:
         for row in rows:
@@ -197,7 +202,7 @@ class Verifier:
         try:
             outcome = await self._thread.run(run_pass, self._engine, rows)
         except Exception:
-            outcome = _bug("the forward pass failed")
+            outcome = bug("the forward pass failed")
             for row in rows:
                 # what the slots hold now is anyone's guess
                 row.session.cached = 0
@@ -212,6 +217,8 @@ class Verifier:
                     self._fail(row.session, outcome)
         else:
             self._metrics.forward(len(rows), sum(len(r.row.token_ids) for r in rows), outcome.forward_ns)
+            if all(row.verifies for row in rows):
+                self._pass_time.learn((time.monotonic_ns() - started_ns) / 1e9)
             self._dispatch(rows, outcome, started_ns)
         self._admit()
 
@@ -234,13 +241,14 @@ class Verifier:
                 self._deliver_verdict(session, result, outcome, started_ns)
             except Exception:
                 # one session's trouble is not its batch mates'
-                self._fail(session, _bug("a round could not be committed"))
+                self._fail(session, bug("a round could not be committed"))
 
     def _deliver_verdict(self, session: Session, result: RoundResult, outcome: PassOutcome, started_ns: int) -> None:
         frame = session.answer(result, started_ns, outcome.forward_ns, outcome.verify_ns)
         session.active_at = time.monotonic()
         self._metrics.verdict(frame.verdict)
         session.deliver(frame)
+        session.pace.left(session.active_at)
         if frame.verdict.finish_reason:
             # the slot is free at once; the verdict stays until the peer closes, should it ask for the round again
             self._admission.leave(session, time.monotonic())
@@ -290,10 +298,3 @@ class Verifier:
                     self._fail(
                         session, DeadlineExceededError(f"no round for {self.config.idle_timeout:g} s (idle_timeout)")
                     )
-
-
-def _bug(what: str) -> InternalError:
-    """Logs the exception in hand under an id; the error names it and nothing else."""
-    bug = uuid.uuid4().hex[:12]
-    log.exception(what, bug=bug)
-    return InternalError(f"{what}; look for {bug} in the target's log")
