@@ -5,7 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHES = ("bench.engine_forward", "bench.round_overhead", "bench.failover", "bench.front_door", "bench.gamma")
+BENCHES = (
+    "bench.engine_forward",
+    "bench.round_overhead",
+    "bench.failover",
+    "bench.front_door",
+    "bench.gamma",
+    "bench.batching",
+)
 
 
 def main() -> None:
