@@ -1,0 +1,82 @@
+"""A cluster as `draftproof up` starts it: orchestrator, draft and target as processes on Ray, real models, loopback."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+
+from bench.cut_draft import cut_draft, garbage_draft
+from draftproof.cli.cluster import LocalCluster, Progress
+from draftproof.cli.stack import Stack
+from draftproof.cli.up import Relay, start
+from draftproof.rpc.channel import channel
+from draftproof.v1 import orchestrator_pb2, orchestrator_pb2_grpc
+
+START_SECONDS = 180.0
+DRAFT_MODEL = "cut-2"
+"""Draft of the embedded pair: a name or folder as --draft-model takes it, or cut-N: the target's first N layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A cluster that serves.
+
+    Attributes:
+        address: of its front door.
+        metrics: addresses of the workers' /metrics.
+    """
+
+    address: str
+    metrics: tuple[str, ...]
+
+    def read(self) -> dict[str, float]:
+        """Sums of all series by sample name, over labels and workers."""
+        found: dict[str, float] = {}
+        for address in self.metrics:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+                text = reply.read().decode()
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    found[sample.name] = found.get(sample.name, 0.0) + sample.value
+        return found
+
+
+@contextmanager
+def cluster(settings: LocalCluster, folder: Path) -> Iterator[Running]:
+    """Starts a cluster on a free port and stops it with the block; `folder` takes drafts that are made for it."""
+    settings = replace(settings, port=0, grace=1.0, draft_model=draft_folder(settings.draft_model, folder))
+    settings.prepare_model()
+    console = Console(stderr=True, highlight=False)
+    relay = Relay(console, False, Progress(settings.targets, settings.drafts))
+    with Stack(relay) as stack:
+        address = start(stack, settings, relay, START_SECONDS, console)
+        with channel(address) as line:
+            stub = orchestrator_pb2_grpc.OrchestratorServiceStub(line)
+            workers = stub.ListWorkers(orchestrator_pb2.ListWorkersRequest(), timeout=10).workers
+        yield Running(address, tuple(worker.metrics_address for worker in workers if worker.metrics_address))
+
+
+def draft_folder(name: str | None, folder: Path) -> str | None:
+    """What --draft-model takes: drafts called cut-N or garbage are made first."""
+    if name == "garbage":
+        return str(garbage_draft(folder / name))
+    if name is not None and name.startswith("cut-"):
+        return str(cut_draft(folder / name, int(name.removeprefix("cut-"))))
+    return name
+
+
+def difference(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float:
+    """By how much a metric grew."""
+    return after.get(name, 0.0) - before.get(name, 0.0)
+
+
+def chat(prompt: str) -> dict[str, Any]:
+    """A request's prompt as the one user message of a conversation."""
+    return {"messages": [{"role": "user", "content": prompt}]}
