@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli import running, using, watching
+from draftproof.cli import running, sizing, using, watching
 from draftproof.errors import DraftproofError
 from draftproof.version import VERSION
 
@@ -45,6 +45,7 @@ for _command in (
     using.generate,
     using.chat,
     using.doctor,
+    sizing.plan,
     watching.top,
     watching.replace,
 ):

@@ -1,1 +1,1 @@
-"""Sizing a cluster before it exists: what it will do, from what its parts cost. Pure arithmetic; never torch or gRPC."""
+"""Sizing a cluster before it exists: what it will do, from what its parts cost. Pure arithmetic."""

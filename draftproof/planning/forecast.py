@@ -61,7 +61,13 @@ class Forecast:
 
 
 def forecast(setup: Setup) -> Forecast:
-    """Solves for the cycle, which batch sizes depend on and which depends on them, by damped repetition."""
+    """Solves for the cycle, which batch sizes depend on and which depends on them, by damped repetition.
+
+    Where several streams share cores with their draft, drafting ahead only holds others up, and the draft's control
+    turns it off; so does this.
+    """
+    if setup.costs.shared and setup.streams > 1:
+        setup = replace(setup, ahead=False)
     state = _round(setup, setup.costs.verify(1, setup.gamma), 1.0)
     cycle, batch = state.cycle, state.batch
     for _ in range(_ROUNDS):
@@ -127,7 +133,11 @@ def _round(setup: Setup, before: float, batch: float) -> _State:
     link_work = on_draft * occupied
     floor = max(needed, link_work)
     if costs.shared:
-        floor = max(floor, setup.drafts * needed + setup.targets * target_work)
+        # who has to wait for cores waits together
+        fewest = min(target_work, 2 * costs.verify(on_target / 2, gamma)) if on_target > 1 else target_work
+        floor = max(
+            floor, setup.drafts * min(needed, 2 * (gamma + hit) * costs.step(on_draft / 2)) + setup.targets * fewest
+        )
     cycle = max(cycle, floor)
     parts = {
         "draft": visible,

@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from draftproof.planning.setup import Setup
@@ -121,7 +122,7 @@ class Simulation:
         streams = len(self._streams)
         for i in range(streams):
             # they come one after another
-            self._clock.after(i * self._setup.costs.draft_step / streams, lambda i=i: self._begin(i))  # type: ignore[misc]
+            self._clock.after(i * self._setup.costs.draft_step / streams, partial(self._begin, i))
         while self._rounds < warm_up * streams:
             self._clock.advance()
         start, counted = self._clock.now, self._counts()
@@ -207,7 +208,7 @@ class Simulation:
         draft.link_free = begin + occupied
         draft.link_work += occupied
         delay = draft.link_free - clock.now + setup.link.rtt / 2 + setup.costs.overhead / 2
-        clock.after(delay, lambda: self._arrive(i))
+        clock.after(delay, partial(self._arrive, i))
         stream.out, stream.ready = True, False
         if setup.ahead and setup.gamma:
             # one step more: the guess of the bonus token
@@ -234,9 +235,9 @@ class Simulation:
             target.work += seconds
             self._passes += 1
             self._batched += len(batch)
+            back = self._setup.link.rtt / 2 + self._setup.costs.overhead / 2
             for stream in batch:
-                back = self._setup.link.rtt / 2 + self._setup.costs.overhead / 2
-                self._clock.after(back, lambda i=self._streams.index(stream): self._verdict(i))  # type: ignore[misc]
+                self._clock.after(back, partial(self._verdict, self._streams.index(stream)))
             self._pass(target)
 
         self._clock.compute(seconds, done)

@@ -1,0 +1,188 @@
+"""What the parts of a running cluster cost, measured with a few requests and its workers' own metrics."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from draftproof.client import Client, Completion
+from draftproof.errors import UnavailableError
+from draftproof.planning.setup import per_position
+from draftproof.rpc.channel import channel
+from draftproof.v1 import orchestrator_pb2, orchestrator_pb2_grpc
+
+PROMPTS = (
+    "Explain in a few paragraphs why the sky is blue.",
+    "Write a short story about a lighthouse keeper who finds a letter.",
+    "Give me a recipe for a simple vegetable soup, step by step.",
+    "Write a Python function that checks whether a string is a palindrome, with examples.",
+)
+GAMMA = 6
+TOKENS = 64
+TOGETHER = 4
+
+Read = Callable[[], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one load showed, means.
+
+    Attributes:
+        gamma: proposals a round.
+        pass_tokens, pass_seconds: of a target pass, without what follows its logits.
+        step_rows, step_seconds: of a draft step; the forward pass alone.
+        round_draft: drafting of a round as its draft sees it, seconds.
+        round_verify: what follows the logits of its pass, seconds.
+        round_seconds: a round as its stream sees it.
+        tested, accepted: by offset; tested are those that all before them held for.
+        speed: tokens a second of all streams together.
+    """
+
+    gamma: float
+    pass_tokens: float
+    pass_seconds: float
+    step_rows: float
+    step_seconds: float
+    round_draft: float
+    round_verify: float
+    round_seconds: float
+    tested: tuple[float, ...]
+    accepted: tuple[float, ...]
+    speed: float
+
+
+def measure(address: str, temperature: float) -> dict[str, Any]:
+    """Costs and acceptance, as `draftproof plan --from` reads them.
+
+    Raises:
+        RequestError: no orchestrator answers there, or it doesn't say where its workers' metrics are.
+    """
+    workers = metrics_of(address)
+
+    def read() -> Mapping[str, float]:
+        return sums(workers)
+
+    with Client(address) as client:
+        chat = client.info().chat_template
+        prompts = [{"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text} for text in PROMPTS]
+
+        def ask(gamma: int, streams: int) -> Load:
+            calls = [
+                {**prompts[i % len(prompts)], "temperature": temperature, "max_tokens": TOKENS, "gamma": gamma}
+                for i in range(streams)
+            ]
+            return load(client, calls, read)
+
+        ask(GAMMA, TOGETHER)  # every prompt has been read once, so that passes hold rounds alone
+        return fit([ask(0, 1), *(ask(GAMMA, 1) for _ in range(2)), ask(GAMMA, TOGETHER), ask(0, TOGETHER)])
+
+
+def load(client: Client, calls: Sequence[Mapping[str, Any]], read: Read) -> Load:
+    """Runs requests at once and takes the means of what they and the workers say."""
+    before, begin = read(), time.perf_counter()
+    with ThreadPoolExecutor(len(calls)) as pool:
+        done: list[Completion] = list(pool.map(lambda call: client.generate(**call), calls))
+    seconds, after = time.perf_counter() - begin, read()
+
+    def grown(name: str) -> float:
+        return after.get(f"draftproof_{name}", 0.0) - before.get(f"draftproof_{name}", 0.0)
+
+    stats = [one.stats for one in done]
+    rounds = sum(one.rounds for one in stats)
+    longest = max(len(one.drafted_per_position) for one in stats)
+    accepted = [_total(one.accepted_per_position for one in stats)(i) for i in range(longest)]
+    drafted = [_total(one.drafted_per_position for one in stats)(i) for i in range(longest)]
+    # a proposal is tested where the one before it held
+    tested = [min(there, accepted[i - 1] if i else there) for i, there in enumerate(drafted)]
+    steps = grown("draft_step_blocks_count")
+    decoding = sum(one.time.total - one.time.first_token for one in stats)
+    return Load(
+        gamma=sum(one.drafted for one in stats) / rounds,
+        pass_tokens=grown("forward_tokens_sum") / grown("forward_tokens_count"),
+        pass_seconds=grown("forward_seconds_sum") / grown("forward_seconds_count"),
+        step_rows=grown("draft_step_blocks_sum") / steps if steps else 0.0,
+        step_seconds=grown("draft_forward_seconds_total") / steps if steps else 0.0,
+        round_draft=sum(one.time.draft for one in stats) / rounds,
+        round_verify=sum(one.time.verify for one in stats) / rounds,
+        round_seconds=decoding / max(1, rounds - len(stats)),
+        tested=tuple(tested),
+        accepted=tuple(accepted),
+        speed=sum(one.committed for one in stats) / seconds,
+    )
+
+
+def fit(loads: Sequence[Load]) -> dict[str, Any]:
+    """Costs from loads of one stream and of several, with and without proposals: lines through passes and steps."""
+    base, token = line([(one.pass_tokens, one.pass_seconds + one.round_verify) for one in loads])
+    drafting = [one for one in loads if one.gamma > 0]
+    single = [one for one in drafting if one.step_rows <= 1.01] or drafting
+    # what drafting takes beside the model is part of a step
+    step = sum(one.round_draft for one in single) / sum(one.gamma for one in single)
+    _, row = line([(one.step_rows, one.step_seconds) for one in drafting])
+    alone = [one for one in loads if not one.gamma]
+    overhead = min(one.round_seconds - base - token * one.pass_tokens for one in alone)
+    longest = max(len(one.tested) for one in drafting)
+    tested = [_total(one.tested for one in drafting)(i) for i in range(longest)]
+    accepted = [_total(one.accepted for one in drafting)(i) for i in range(longest)]
+    return {
+        "draft_step": step,
+        "draft_row": row,
+        "pass_base": base,
+        "pass_token": token,
+        "overhead": max(0.0, overhead),
+        "acceptance": list(per_position(tested, accepted)),
+    }
+
+
+def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Least-squares intercept and slope, neither of them negative."""
+    n = len(points)
+    mean_x, mean_y = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread > 1e-9 else 0.0
+    slope = min(max(0.0, slope), mean_y / mean_x if mean_x else 0.0)
+    return mean_y - slope * mean_x, slope
+
+
+def metrics_of(address: str) -> tuple[str, ...]:
+    """Addresses of the workers' metrics, from their orchestrator.
+
+    Raises:
+        UnavailableError: there is none, or its workers serve no metrics.
+    """
+    import grpc
+
+    try:
+        with channel(address) as wire:
+            stub = orchestrator_pb2_grpc.OrchestratorServiceStub(wire)
+            workers = stub.ListWorkers(orchestrator_pb2.ListWorkersRequest(), timeout=10).workers
+    except grpc.RpcError as error:
+        raise UnavailableError(f"no orchestrator answers at {address} ({error})") from error
+    found = tuple(worker.metrics_address for worker in workers if worker.metrics_address)
+    if not found:
+        raise UnavailableError(f"the workers of {address} serve no metrics; start them with --worker-metrics")
+    return found
+
+
+def sums(addresses: Sequence[str]) -> dict[str, float]:
+    """All series of all workers, summed by sample name."""
+    found: dict[str, float] = {}
+    for address in addresses:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+            text = reply.read().decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
+
+
+def _total(rows: Any) -> Callable[[int], float]:
+    held = [tuple(row) for row in rows]
+    return lambda i: float(sum(row[i] for row in held if i < len(row)))
