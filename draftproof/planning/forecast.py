@@ -4,8 +4,10 @@ A stream's cycle is T = Z + W + S: Z away from the target (drafting, link, overh
 own, S its own pass over b rounds. With n streams on a target:
 
 - light: nobody waits, T = Z + S(1), as long as n·S(1) ≤ T;
-- busy: passes back to back, m of them in a cycle, b = n/m rounds each, T = m·S(n/m) with m = max(2, Z/S + 3/2): who
-  comes back while the next pass runs waits for its end, who comes later finds it half done on average.
+- together: where Z < S(n)/2 the target waits for those who are about to come back (`target_service.gathering`), and all
+  n share each pass, T = Z + S(n); on shared cores, where a pass slows down whoever drafts, if Z < S(n)/4;
+- busy: passes back to back, m of them in a cycle, n/m rounds each, T = m·S(n/m) with m = max(2, 1 + Z/S(n/m)), as
+  streams that were in one pass stay together.
 
 T is the larger of the two, and at least what the drafts need for all their steps and the link for all its bytes. A
 block drafted ahead (chance h) takes drafting out of Z as far as round trip and verification hide it. The tokens are
@@ -123,9 +125,12 @@ def _round(setup: Setup, before: float, batch: float) -> _State:
     light = visible + away + light_pass
     cycle, batch, pass_seconds = light, 1.0, light_pass
     if on_target > 1:
-        passes = _passes(setup, visible + away, on_target)
+        elsewhere, full_pass = visible + away, costs.verify(on_target, gamma)
+        passes = _passes(setup, elsewhere, on_target)
         busy_pass = costs.verify(on_target / passes, gamma)
-        if passes * busy_pass > light:
+        if elsewhere < full_pass / (4 if costs.shared else 2):
+            cycle, batch, pass_seconds = elsewhere + full_pass, on_target, full_pass
+        elif passes * busy_pass > light:
             cycle, batch, pass_seconds = passes * busy_pass, on_target / passes, busy_pass
 
     target_work = on_target / batch * pass_seconds
@@ -154,7 +159,7 @@ def _passes(setup: Setup, elsewhere: float, streams: float) -> float:
     passes = 2.0
     for _ in range(_ROUNDS):
         seconds = setup.costs.verify(streams / min(passes, streams), setup.gamma)
-        new = max(2.0, elsewhere / seconds + 1.5)
+        new = max(2.0, elsewhere / seconds + 1)
         if abs(new - passes) < _CLOSE:
             break
         passes += _DAMPING * (new - passes)
@@ -170,8 +175,3 @@ def leviathan(alpha: float, gamma: int, cost_ratio: float) -> float:
     """Expected speed-up (1 − α^(γ+1)) / ((1 − α)(γc + 1)) (Leviathan et al. 2023, theorem 3.8)."""
     tokens = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
     return tokens / (gamma * cost_ratio + 1)
-
-
-def at(setup: Setup, gamma: int) -> Setup:
-    """The same with another γ."""
-    return replace(setup, gamma=gamma)

@@ -36,7 +36,7 @@ class Plan:
         best: what to run.
         simulated: what a simulation of it shows.
         alone: the same targets without drafts.
-        gammas: by γ, all else as in `best`.
+        gammas: by γ, all else as in `best`; 0 is the target alone.
         encodings: by encoding, all else as in `best` but γ, which is the best for each.
         drafts: by number of drafts, each at its own best.
     """
@@ -70,6 +70,8 @@ def plan(
     counts = drafts or range(max(1, ceil(setup.targets / 4)), min(setup.streams, 4 * setup.targets) + 1)
 
     def choice(one: Setup) -> Choice:
+        # without proposals nobody needs a draft in between
+        one = one if one.gamma else one.alone()
         found = forecast(one)
         return Choice(one, found, found.tokens_per_second / alone.tokens_per_second)
 

@@ -1,9 +1,10 @@
 """A discrete-event simulation of a cluster: what the formulae of `forecast` are checked against.
 
 Streams cycle: draft γ proposals, send, wait for the target, be verified, receive, commit. A draft advances all its open
-blocks together, one step at a time; blocks join between steps. A target verifies all that waits in one pass, and starts
-the next when it is done. A link carries one block after another. Where draft and target share cores, whatever computes
-gets an equal part of them.
+blocks together, one step at a time; blocks join between steps. A target verifies all that waits in one pass; the next
+begins when it is done, or a moment later where those who are about to come back gain more by it than the others lose
+(`target_service.gathering`). A link carries one block after another. Where draft and target share cores, whatever
+computes gets an equal part of them.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class Outcome:
     draft_busy: float
     link_busy: float
     batch: float
+
+
+_GAIN, _FORGET = 0.25, 1.02
+"""Of a stream's pace and of the shortest pass, as in `target_service.gathering`."""
 
 
 class _Clock:
@@ -82,6 +87,9 @@ class _Stream:
     """Number of the block in the making; a step that ends for an older one was in vain."""
     out: bool = False
     ready: bool = False
+    left_at: float | None = None
+    pace: float | None = None
+    deviation: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -96,8 +104,12 @@ class _Draft:
 @dataclass(slots=True, eq=False)
 class _Target:
     waiting: list[_Stream] = field(default_factory=list)
+    streams: list[_Stream] = field(default_factory=list)
     busy: bool = False
     work: float = 0.0
+    pass_seconds: float = 0.0
+    decided: int = 0
+    """Number of the latest decision to wait; older ones no longer hold."""
 
 
 class Simulation:
@@ -105,7 +117,7 @@ class Simulation:
 
     Args:
         setup: the cluster.
-        seed: of the acceptances; and of a jitter of 2 % on computing, without which streams march in step for ever.
+        seed: of the acceptances; and of a jitter of 2 %, without which streams march in step for ever.
     """
 
     def __init__(self, setup: Setup, seed: int = 0) -> None:
@@ -115,6 +127,8 @@ class Simulation:
         self._drafts = [_Draft() for _ in range(setup.drafts)]
         self._targets = [_Target() for _ in range(setup.targets)]
         self._streams = [_Stream() for _ in range(setup.streams)]
+        for i, stream in enumerate(self._streams):
+            self._targets[i % setup.targets].streams.append(stream)
         self._tokens = self._rounds = self._passes = self._batched = 0
 
     def run(self, rounds: int = 400, warm_up: int = 40) -> Outcome:
@@ -154,6 +168,10 @@ class Simulation:
 
     def _jittered(self, seconds: float) -> float:
         return seconds * self._luck.uniform(0.98, 1.02)
+
+    def _way(self) -> float:
+        """Seconds of one way between draft and target, half a round's overhead included."""
+        return self._jittered(self._setup.link.rtt / 2 + self._setup.costs.overhead / 2)
 
     # -- the draft -----------------------------------------------------------------------------------------------
 
@@ -207,8 +225,7 @@ class Simulation:
         begin = max(clock.now, draft.link_free)
         draft.link_free = begin + occupied
         draft.link_work += occupied
-        delay = draft.link_free - clock.now + setup.link.rtt / 2 + setup.costs.overhead / 2
-        clock.after(delay, partial(self._arrive, i))
+        clock.after(draft.link_free - clock.now + self._way(), partial(self._arrive, i))
         stream.out, stream.ready = True, False
         if setup.ahead and setup.gamma:
             # one step more: the guess of the bonus token
@@ -219,26 +236,53 @@ class Simulation:
     # -- the target ----------------------------------------------------------------------------------------------
 
     def _arrive(self, i: int) -> None:
-        target = self._targets[i % len(self._targets)]
-        target.waiting.append(self._streams[i])
+        target, stream = self._targets[i % len(self._targets)], self._streams[i]
+        if stream.left_at is not None:
+            away = self._clock.now - stream.left_at
+            stream.left_at = None
+            if stream.pace is None:
+                stream.pace, stream.deviation = away, away / 2
+            stream.deviation += _GAIN * (abs(away - stream.pace) - stream.deviation)
+            stream.pace += _GAIN * (away - stream.pace)
+        target.waiting.append(stream)
         if not target.busy:
+            self._gather(target)
+
+    def _gather(self, target: _Target) -> None:
+        """Begins a pass, or waits for streams that are about to come back where that gains more than it costs."""
+        now, ready, best, gain = self._clock.now, len(target.waiting), 0.0, 0.0
+        if not ready:
+            return
+        back = [s.left_at + s.pace + 2 * s.deviation for s in target.streams if s.left_at is not None and s.pace]
+        for waiting, moment in enumerate(sorted(at for at in back if at > now), 1):
+            gained = waiting * (target.pass_seconds - (moment - now)) - ready * (moment - now)
+            if gained > gain:
+                best, gain = moment, gained
+        target.decided += 1
+        if gain:
+            self._clock.after(best - now, partial(self._waited, target, target.decided))
+        else:
             self._pass(target)
 
+    def _waited(self, target: _Target, decided: int) -> None:
+        if target.decided == decided and not target.busy:
+            self._gather(target)
+
     def _pass(self, target: _Target) -> None:
-        batch, target.waiting = target.waiting, []
-        target.busy = bool(batch)
-        if not batch:
-            return
+        batch, target.waiting, target.busy = target.waiting, [], True
         seconds = self._jittered(self._setup.costs.verify(len(batch), self._setup.gamma))
+        known = target.pass_seconds
+        target.pass_seconds = min(seconds, _FORGET * known) if known else seconds
 
         def done() -> None:
             target.work += seconds
+            target.busy = False
             self._passes += 1
             self._batched += len(batch)
-            back = self._setup.link.rtt / 2 + self._setup.costs.overhead / 2
             for stream in batch:
-                self._clock.after(back, partial(self._verdict, self._streams.index(stream)))
-            self._pass(target)
+                stream.left_at = self._clock.now
+                self._clock.after(self._way(), partial(self._verdict, self._streams.index(stream)))
+            self._gather(target)
 
         self._clock.compute(seconds, done)
 
