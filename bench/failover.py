@@ -49,6 +49,7 @@ class Findings:
         idle: kills that no stream noticed.
         fallbacks: by reason, as the orchestrator counts them.
         starts: seconds from a kill to its successor's serving.
+        problem: what ended the rounds early, if anything did.
     """
 
     streams: int = 0
@@ -59,6 +60,7 @@ class Findings:
     idle: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
+    problem: str = ""
 
 
 class Keeper:
@@ -97,21 +99,21 @@ async def disturb(cluster: FakeCluster, load: Load, luck: random.Random) -> list
     for (low, high), role, everyone in zip(MOMENTS, ("draft", "target", last), (False, False, True), strict=True):
         await load.until(luck.uniform(low, high))
         processes: list[Process] = getattr(cluster, role)
-        victims = processes if everyone else [await _victim(cluster, processes, luck)]
+        victims = processes if everyone else [luck.choice(await _busy(cluster, processes))]
         kills.append((time.monotonic(), f"all {role}s" if everyone else f"one {role}"))
         for process in victims:
             process.kill()
     return kills
 
 
-async def run(rounds: int, streams: int, tokens: int, seed: int, say: bool = True) -> Findings:
-    """Runs the rounds.
+async def run(findings: Findings, rounds: int, streams: int, tokens: int, seed: int, say: bool = True) -> None:
+    """Runs the rounds and notes what they show.
 
     Raises:
         BrokenStream: a stream failed, lost a token, said one twice, or another than undisturbed; or a worker didn't let
             go. It may come in an ExceptionGroup.
     """
-    findings, luck = Findings(), random.Random(seed)
+    luck = random.Random(seed)
     target, draft = Speed(0.02, slots=streams), Speed(0.001, noise=0.2, slots=2 * streams)
     with FakeCluster([target] * 2, [draft] * 2, OPTIONS, gamma=GAMMA) as cluster:
         await ready(cluster)
@@ -138,7 +140,6 @@ async def run(rounds: int, streams: int, tokens: int, seed: int, say: bool = Tru
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
             await load.close()
-    return findings
 
 
 async def ready(cluster: FakeCluster) -> None:
@@ -155,10 +156,14 @@ async def ready(cluster: FakeCluster) -> None:
     raise BrokenStream(f"the fleet did not recover: {workers}")
 
 
-async def _victim(cluster: FakeCluster, processes: list[Process], luck: random.Random) -> Process:
-    """One that serves requests; one that starts would be missed by nobody."""
-    busy = {worker.address for worker in await _workers(cluster) if worker.sessions}
-    return luck.choice([process for process in processes if process.address in busy] or processes)
+async def _busy(cluster: FakeCluster, processes: list[Process]) -> list[Process]:
+    """Those that serve requests, once there are any; one that starts would be missed by nobody."""
+    for _ in range(100):
+        addresses = {worker.address for worker in await _workers(cluster) if worker.sessions}
+        if busy := [process for process in processes if process.address in addresses]:
+            return busy
+        await asyncio.sleep(0.1)
+    raise BrokenStream(f"none of {', '.join(process.name for process in processes)} serves any stream")
 
 
 async def _workers(cluster: FakeCluster) -> list[orchestrator_pb2.Worker]:
@@ -192,10 +197,13 @@ def _attribute(found: list[Stream], kills: list[tuple[float, str]], findings: Fi
     noticed = set()
     for stream in found:
         for before, after, reason in stream.fallbacks():
-            causes = [kill for kill in kills if before - _IN_FLIGHT <= kill[0] <= after]
-            noticed.update(causes)
-            if causes:
-                findings.recoveries[causes[0][1]].append(after - before)
+            near = [kill for kill in kills if before - _IN_FLIGHT <= kill[0] <= after]
+            noticed.update(near)
+            # two kills may be a moment apart: the one of the worker that was missed, nearest to the last token
+            fitting = [kill for kill in near if reason.partition("_")[0] in kill[1]] or near
+            if fitting:
+                _, cause = min(fitting, key=lambda kill: abs(kill[0] - before))
+                findings.recoveries[cause].append(after - before)
             else:
                 findings.other[reason] += 1
     findings.idle += len(set(kills) - noticed)
@@ -210,7 +218,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments and the victims")
     parser.add_argument("--out", type=Path, default=Path("bench-failover.json"))
     args = parser.parse_args()
-    findings = asyncio.run(run(args.rounds, args.streams, args.tokens, args.seed))
+    findings = Findings()
+    try:
+        asyncio.run(run(findings, args.rounds, args.streams, args.tokens, args.seed))
+    except BaseException as error:
+        findings.problem = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        args.out.write_text(json.dumps(asdict(findings), indent=1))
     print(f"{findings.streams} streams complete, {findings.tokens} tokens, none lost, none twice")
     print(f"{findings.compared} greedy and seeded streams, each equal to the undisturbed run")
     print(f"fallbacks {findings.fallbacks}; kills that no stream noticed: {findings.idle}")
@@ -221,7 +236,6 @@ def main() -> None:
             p95 = statistics.quantiles(seconds, n=20)[-1]
             print(f"{name:<14}{len(seconds):>12}{statistics.median(seconds):>10.2f}{p95:>8.2f}{max(seconds):>8.2f}")
     print(f"interruptions without a kill: {dict(findings.other)}")
-    args.out.write_text(json.dumps(asdict(findings), indent=1))
 
 
 if __name__ == "__main__":
