@@ -18,6 +18,7 @@ from draftproof.serving.options import ListenConfig
 from draftproof.testing.table import ByteTokenizer, TableEngine
 from draftproof.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from orchestrator.app import OrchestratorApp, OrchestratorConfig
+from orchestrator.mesh import Mesh
 from orchestrator.probe import ProbeConfig
 from orchestrator.relay import RelayConfig
 from orchestrator.supervisor import SupervisorConfig
@@ -45,6 +46,8 @@ class Setting:
     probes: ProbeConfig = PROBES
     link: LinkConfig = LINK
     listen: ListenConfig = field(default_factory=ListenConfig)
+    mesh: Mesh = field(default_factory=Mesh)
+    door: ListenConfig | None = None
     queue_limit: int = 256
     queue_share: float = 1.5
     gamma: int = 4
@@ -86,7 +89,7 @@ class Cluster:
     async def draft(self, port: int = 0, drafter: Callable[[], Drafter] | None = None) -> Node:
         setting = self.setting
         config = DraftConfig(
-            target=TargetAddress(address=""),
+            target=TargetAddress(address="", tls=setting.mesh.tls, token=setting.mesh.token),
             listen=replace(setting.listen, port=port),
             link=setting.link,
             gamma=setting.gamma,
@@ -111,7 +114,8 @@ class Cluster:
             probes=setting.probes,
             queue_limit=setting.queue_limit,
             queue_share=setting.queue_share,
-            listen=replace(setting.listen, port=port),
+            listen=replace(setting.door or setting.listen, port=port),
+            mesh=setting.mesh,
         )
         app: Any = OrchestratorApp(config, None)
         node = await self.kit._start(app)

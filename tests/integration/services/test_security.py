@@ -8,38 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from draft_service.app import TargetAddress
 from draftproof.client import NO_RETRIES
 from draftproof.errors import ConfigError, RequestError, UnauthenticatedError, UnavailableError
 from draftproof.rpc.security import TlsFiles
 from draftproof.serving.options import ListenConfig
+from tests.integration.services.authority import Authority
 from tests.integration.services.harness import Kit, Options, Stack, fingerprint, raw_draft, until
 
 OPTIONS: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True}
-
-
-class Authority:
-    """A certificate authority and files of certificates that it signs."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self._folder = folder
-        self._ca = trustme.CA()
-        self.ca = folder / "ca.pem"
-        self._ca.cert_pem.write_to_path(self.ca)
-
-    def files(self, name: str, ca: bool = True) -> TlsFiles:
-        issued = self._ca.issue_cert("127.0.0.1", "localhost")
-        cert, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
-        issued.cert_chain_pems[0].write_to_path(cert)
-        issued.private_key_pem.write_to_path(key)
-        return TlsFiles(cert=cert, key=key, ca=self.ca if ca else None)
-
-    @property
-    def trust(self) -> TlsFiles:
-        return TlsFiles(ca=self.ca)
 
 
 @pytest.fixture
@@ -160,7 +138,7 @@ async def command(address: str, *arguments: str) -> tuple[int | None, str, str]:
     """Exit code, output and error lines of `draftproof generate`."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "draftproof.cli.main", "generate", "hello", "--plain", "--address", address),
-        *("--max-tokens", "5", "--ignore-eos", *arguments),
+        *("--max-tokens", "5", "--ignore-eos", "--temperature", "0", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
