@@ -45,6 +45,11 @@ def draft(
     threads: options.Threads = None,
     gamma: int = typer.Option(4, min=0, help="Proposals per round where a request doesn't say."),
     adaptive: bool = typer.Option(True, help="Let gamma follow what rounds show."),
+    draft_ahead: bool | None = typer.Option(
+        None,
+        "--draft-ahead/--no-draft-ahead",
+        help="Draft the next block while the verdict on one is out; unset: where that saves time.",
+    ),
     q_encoding: str = typer.Option("lattice", help="lattice, sparse or dense."),
     lattice_entries: int = typer.Option(128, min=1, help="Most tokens a lattice keeps."),
     lattice_bits: int = typer.Option(12, min=1, max=24, help="Counts of a lattice sum to 2 to this power."),
@@ -112,6 +117,7 @@ def draft(
                 lattice_bits=lattice_bits,
                 gamma=gamma,
                 adaptive=adaptive,
+                ahead=draft_ahead,
                 max_sessions=max_sessions,
                 stall_timeout=stall_timeout,
             )

@@ -63,6 +63,7 @@ class DraftConfig:
         lattice_bits: k of its 2^k.
         gamma: proposals per round where a request doesn't say.
         adaptive: whether gamma follows what rounds show, where neither the request nor its seed fixes it.
+        ahead: whether blocks are drafted ahead of verdicts; None: where that saves time.
         max_sessions: requests at once.
         stall_timeout: seconds a step of the drafter may take before requests go on without proposals.
     """
@@ -77,6 +78,7 @@ class DraftConfig:
     lattice_bits: int = 12
     gamma: int = 4
     adaptive: bool = True
+    ahead: bool | None = None
     max_sessions: int = 512
     stall_timeout: float = 30.0
 
@@ -107,6 +109,7 @@ class DraftApp:
                 slots=min(config.max_sessions, drafter.width),
                 max_message_bytes=limits.max_message_bytes,
                 adaptive=config.adaptive,
+                ahead=config.ahead,
             ),
             self._metrics.round,
         )

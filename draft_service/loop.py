@@ -1,12 +1,17 @@
-"""The drafting loop: blocks of all sessions advance together, one step of the drafter at a time."""
+"""The drafting loop: blocks of all sessions advance together, one step of the drafter at a time.
+
+While nobody waits for a block, those that may be wanted next are drafted ahead.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 
 import structlog
 
+from draft_service.ahead import Foresight, Odds
 from draft_service.drafters.interface import Drafter, OpenBlock
 from draftproof.metrics.draft import DraftMetrics
 from draftproof.serving.drafting import DraftSequence, Proposal
@@ -37,18 +42,28 @@ class DraftLoop:
         self._open: deque[tuple[OpenBlock, asyncio.Future[list[Proposal]]]] = deque()
         self._work = asyncio.Event()
         self._released: list[DraftSequence] = []
+        self._ahead: dict[DraftSequence, Foresight] = {}
+        self._odds = Odds()
 
     async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
         """Draws up to `gamma` proposals; fewer where the drafter ends the block, fails or hangs."""
         if gamma < 1 or self._stalled:
+            self._ahead.pop(sequence, None)
             return []
         future: asyncio.Future[list[Proposal]] = asyncio.get_running_loop().create_future()
         self._open.append((OpenBlock(sequence, gamma), future))
         self._work.set()
         return await future
 
+    def ahead(self, sequence: DraftSequence, proposals: Sequence[Proposal], gamma: int, left: int) -> None:
+        """Drafts the next block for likely verdicts on `proposals`, in steps that nobody else needs."""
+        if not self._stalled:
+            self._ahead[sequence] = Foresight(sequence, list(sequence.output_ids), proposals, gamma, left)
+            self._work.set()
+
     def release(self, sequence: DraftSequence) -> None:
         """Frees the sequence on the drafter before its next step."""
+        self._ahead.pop(sequence, None)
         self._released.append(sequence)
         self._work.set()
 
@@ -57,44 +72,52 @@ class DraftLoop:
         while True:
             await self._work.wait()
             self._work.clear()
-            # a caller that left cancelled its future
-            self._open = deque(entry for entry in self._open if not entry[1].done())
+            self._settle()
             released, self._released = self._released, []
             # oldest first until done: taking turns would push half-drafted prefixes out of a full KV cache
-            batch = [self._open[i] for i in range(min(len(self._open), self._drafter.width))]
-            if not batch and not released:
+            blocks = [self._open[i][0] for i in range(min(len(self._open), self._drafter.width))]
+            idle = [] if blocks else [f for f in self._ahead.values() if not f.idle][: self._drafter.width]
+            if not blocks and not released and not idle:
                 continue
-            await self._advance(batch, released)
-            if self._open:
+            await self._advance(blocks, idle, released)
+            self._settle()
+            if self._open or any(not f.idle for f in self._ahead.values()):
                 self._work.set()
 
-    async def _advance(
-        self,
-        batch: list[tuple[OpenBlock, asyncio.Future[list[Proposal]]]],
-        released: list[DraftSequence],
-    ) -> None:
-        blocks = [block for block, _ in batch]
-        step = asyncio.create_task(self._thread.run(self._step, blocks, released))
+    def _settle(self) -> None:
+        """Between steps: takes over what was drafted ahead, gives out what is done, forgets whom nobody waits for."""
+        for block, future in self._open:
+            foresight = self._ahead.pop(block.sequence, None)
+            if foresight is not None:
+                found, wasted = foresight.settle(block.gamma, self._odds)
+                self._metrics.ahead(found is not None, wasted)
+                if found is not None:
+                    block.proposals, block.ended = found.proposals, found.ended
+            if block.done and not future.done():
+                future.set_result(block.proposals[: block.gamma])
+        # a caller that left cancelled its future
+        self._open = deque(entry for entry in self._open if not entry[1].done())
+
+    async def _advance(self, blocks: list[OpenBlock], idle: list[Foresight], released: list[DraftSequence]) -> None:
+        step = asyncio.create_task(self._thread.run(self._step, blocks, idle, released))
         try:
             await asyncio.wait({step}, timeout=self._stall_timeout)
             if not step.done():
                 self._give_up()
-            await step
+            self._metrics.step(await step, self._drafter.forward_ns)
         except Exception:
             # a broken drafter costs speed, not the request (L10); what was drawn before is still sent (L6)
             log.exception("drafting failed", blocks=len(blocks))
             self._metrics.drafting_failed(len(blocks))
             for block in blocks:
                 block.ended = True
+            for foresight in idle:
+                self._ahead.pop(foresight.sequence, None)
         finally:
             step.cancel()
         if self._stalled:
             self._stalled = False
             log.info("drafting again")
-        self._metrics.step(len(blocks), self._drafter.forward_ns)
-        for block, future in batch:
-            if block.done and not future.done():
-                future.set_result(block.proposals[: block.gamma])
 
     def _give_up(self) -> None:
         """Lets every request go on with what was drawn for it so far (L10); a hung call can't be ended."""
@@ -105,8 +128,12 @@ class DraftLoop:
             if not future.done():
                 future.set_result(block.proposals[: block.gamma])
 
-    def _step(self, blocks: list[OpenBlock], released: list[DraftSequence]) -> None:
+    def _step(self, blocks: Sequence[OpenBlock], idle: Sequence[Foresight], released: Sequence[DraftSequence]) -> int:
         for sequence in released:
             self._drafter.release(sequence)
+        if idle:
+            found = [foresight.block(self._drafter, self._odds) for foresight in idle]
+            blocks = [block for block in found if block is not None]
         if blocks:
             self._drafter.step(blocks)
+        return len(blocks)

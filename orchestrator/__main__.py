@@ -75,6 +75,12 @@ def orchestrate(
     ),
     gamma: int = typer.Option(4, min=0, help="Proposals per round to begin with.", rich_help_panel=_DRAFTS),
     adaptive: bool = typer.Option(True, help="Let gamma follow what rounds show.", rich_help_panel=_DRAFTS),
+    draft_ahead: bool | None = typer.Option(
+        None,
+        "--draft-ahead/--no-draft-ahead",
+        help="Draft the next block while the verdict on one is out; unset: where that saves time.",
+        rich_help_panel=_DRAFTS,
+    ),
     worker_host: str = typer.Option(
         "127.0.0.1", help="Address that workers listen on; node: that of their node.", rich_help_panel=_RAY
     ),
@@ -173,6 +179,7 @@ def orchestrate(
                     mesh,
                     gamma=gamma,
                     adaptive=adaptive,
+                    ahead=draft_ahead,
                     q_encoding=q_encoding,
                 ),
                 resources=Resources(num_gpus=draft_gpus, custom=draft_resource),

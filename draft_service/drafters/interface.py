@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from draftproof.sampling.rng import Draw
 from draftproof.serving.drafting import DraftSequence, Proposal
 
 
@@ -14,21 +15,47 @@ class OpenBlock:
     """A block being drafted.
 
     Attributes:
-        sequence: the request; its committed tokens don't change while the block is open.
+        sequence: the request; its committed tokens don't change while the block is open. Of a block drafted ahead, what
+            the request will be if the guess about the verdict is right.
         gamma: most proposals.
         proposals: drawn so far, in order.
         ended: no more will come, decided before the next draw (L6).
+        ahead_of: the request itself, where the block is drafted ahead of a verdict.
+        certain: tokens of the sequence that are committed; those behind them are guessed.
+        guess: the draw that gives the last token of a guessed prefix, until the model has been asked for it.
+        lost: a block drafted ahead that came to nothing.
     """
 
     sequence: DraftSequence
     gamma: int
     proposals: list[Proposal] = field(default_factory=list)
     ended: bool = False
+    ahead_of: DraftSequence | None = None
+    certain: int = -1
+    guess: Draw | None = None
+    lost: bool = False
+
+    def __post_init__(self) -> None:
+        if self.certain < 0:
+            self.certain = self.sequence.position
 
     @property
     def done(self) -> bool:
         """Whether the block can be sent."""
         return self.ended or len(self.proposals) >= self.gamma
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a verdict may turn out to be.
+
+    Attributes:
+        accepted: leading proposals that hold.
+        token: the token after them; None: after a block that holds throughout, the model is yet to be asked.
+    """
+
+    accepted: int
+    token: int | None
 
 
 class Drafter(Protocol):
@@ -44,6 +71,16 @@ class Drafter(Protocol):
 
     def step(self, blocks: Sequence[OpenBlock]) -> None:
         """Advances each block: by one or more proposals, by a part of its prompt, or to its end."""
+        ...
+
+    def guesses(self, sequence: DraftSequence, position: int, proposals: Sequence[Proposal]) -> list[Guess]:
+        """Verdicts to draft ahead for; none where drafting takes no time anyway.
+
+        Args:
+            sequence: the request; its committed tokens may change meanwhile and are not read.
+            position: where the block that is out began.
+            proposals: its proposals.
+        """
         ...
 
     def release(self, sequence: DraftSequence) -> None:

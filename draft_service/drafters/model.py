@@ -7,15 +7,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from draft_service.drafters.interface import OpenBlock
+from draft_service.drafters.interface import Guess, OpenBlock
 from draftproof.engine.interface import Engine, Row
 from draftproof.errors import ConfigError
-from draftproof.sampling.draft_q import DraftQ, Lattice, OneHot, dense, draw, quantise, sparsify
+from draftproof.sampling.draft_q import DraftQ, Lattice, OneHot, dense, draw, quantise, sparsify, support
+from draftproof.sampling.inverse_cdf import inverse_cdf
 from draftproof.sampling.pipeline import History, distributions, finite_rows
-from draftproof.sampling.rng import Draw, Purpose, random_words
+from draftproof.sampling.rng import Draw, Purpose, random_words, uniforms
 from draftproof.serving.drafting import DraftSequence, Proposal
 
 Encoder = Callable[[Tensor], Sequence[DraftQ]]
@@ -78,7 +80,10 @@ class ModelDrafter:
         rows: list[Row] = []
         drawing: list[OpenBlock] = []
         for block in blocks:
-            cached = self._slot(block.sequence)
+            cached = self._slot(block)
+            if cached is None:
+                block.lost = True
+                continue
             row = self._row(block, cached)
             if row is None:
                 block.ended = True
@@ -94,11 +99,21 @@ class ModelDrafter:
         except Exception:
             # what the slots hold now is anyone's guess
             for block in blocks:
-                self.release(block.sequence)
+                self.release(block.ahead_of or block.sequence)
             raise
         self.forward_ns += time.monotonic_ns() - started_ns
         if drawing:
             self._draw(drawing, logits)
+
+    def guesses(self, sequence: DraftSequence, position: int, proposals: Sequence[Proposal]) -> list[Guess]:
+        """That all holds; or that a proposal doesn't, and what q would have given without it takes its place."""
+        found = [Guess(len(proposals), None)]
+        draws = [Draw(sequence.key, position, i, Purpose.NEXT) for i in range(len(proposals))]
+        for i, (proposal, u) in enumerate(zip(proposals, uniforms(draws).tolist(), strict=True)):
+            token = _without(proposal, u)
+            if token is not None:
+                found.append(Guess(i, token))
+        return found
 
     def release(self, sequence: DraftSequence) -> None:
         """Frees the sequence's slot."""
@@ -117,16 +132,40 @@ class ModelDrafter:
         finite = finite_rows(q)
         if not bool(finite.all()):
             q = torch.where(finite[:, None], q, torch.full_like(q, 1.0 / q.shape[-1]))
+        asked = [block.guess is not None for block in blocks]
+        if any(asked):
+            self._take_guesses([b for b, a in zip(blocks, asked, strict=True) if a], q[asked], finite[asked])
+            mine = [not a for a in asked]
+            blocks = [b for b, m in zip(blocks, mine, strict=True) if m]
+            q, finite, logits = q[mine], finite[mine], logits[mine]
+        if blocks:
+            self._propose(blocks, q, finite, logits)
+
+    def _propose(self, blocks: Sequence[OpenBlock], q: Tensor, finite: Tensor, logits: Tensor) -> None:
         words = random_words(
             [Draw(b.sequence.key, b.sequence.position, len(b.proposals), Purpose.DRAFT) for b in blocks]
         )
-        for block, good, encoded, word in zip(blocks, finite.tolist(), self._encode(q), words, strict=True):
+        drawn = zip(blocks, finite.tolist(), self._encode(q), words, logits, strict=True)
+        for block, good, encoded, word, row in drawn:
             if not good:
                 block.ended = True
                 continue
             token = draw(encoded, int(word))
             certain = isinstance(encoded, Lattice) and len(encoded.ids) == 1
-            block.proposals.append(Proposal(token, OneHot(token) if certain else encoded))
+            second = _runner_up(row, token) if certain and block.sequence.params.greedy else None
+            block.proposals.append(Proposal(token, OneHot(token) if certain else encoded, second))
+
+    def _take_guesses(self, blocks: Sequence[OpenBlock], q: Tensor, finite: Tensor) -> None:
+        """Guesses the token that the target will draw: with p near q its number gives the same token from q.
+
+        The number belongs to another draw than any of the block's, so what is proposed doesn't depend on it.
+        """
+        u = torch.from_numpy(uniforms([block.guess for block in blocks if block.guess is not None]))
+        tokens = inverse_cdf(q, u.to(q.device)).tolist()
+        for block, token, good in zip(blocks, tokens, finite.tolist(), strict=True):
+            block.sequence.output_ids.append(token)
+            block.guess = None
+            block.lost = not good
 
     def _row(self, block: OpenBlock, cached: _Cached) -> Row | None:
         """The next tokens to feed, or None where the context is full."""
@@ -160,11 +199,15 @@ class ModelDrafter:
             if held != want:
                 break
             agreed += 1
-        # proposals of an open block may yet be rejected
-        cached.agreed = min(agreed, sequence.position)
+        # proposals of an open block may yet be rejected, and guesses be wrong
+        cached.agreed = min(agreed, block.certain)
         return agreed
 
-    def _slot(self, sequence: DraftSequence) -> _Cached:
+    def _slot(self, block: OpenBlock) -> _Cached | None:
+        """Where the block's text is cached; None for one drafted ahead whose slot others needed more."""
+        if block.ahead_of is not None:
+            return self._cached.get(block.ahead_of)
+        sequence = block.sequence
         cached = self._cached.get(sequence)
         if cached is None:
             if not self._free:
@@ -173,3 +216,20 @@ class ModelDrafter:
             cached = self._cached[sequence] = _Cached(self._free.pop(), [])
         self._cached.move_to_end(sequence)
         return cached
+
+
+def _runner_up(logits: Tensor, token: int) -> int:
+    """The largest of [V] logits but the token's."""
+    first, second = logits.topk(2).indices.tolist()
+    return int(second if first == token else first)
+
+
+def _without(proposal: Proposal, u: float) -> int | None:
+    """What q would have given without the proposal, by the number that the target will draw with."""
+    if isinstance(proposal.q, OneHot):
+        return proposal.runner_up
+    ids, masses = support(proposal.q)
+    cumulative = np.cumsum(np.where(ids == proposal.token_id, 0.0, masses))
+    if not cumulative[-1] > 0.0:
+        return None
+    return int(ids[min(int(np.searchsorted(cumulative, u * cumulative[-1], side="right")), len(ids) - 1)])

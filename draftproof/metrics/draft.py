@@ -53,6 +53,18 @@ class DraftMetrics(Recorder):
             ["reason"],
             registry=registry,
         )
+        self._ahead = Counter(
+            f"{PREFIX}_ahead_rounds",
+            "Rounds during which the next block was drafted ahead, by outcome: used (a guess about the verdict was"
+            " right), or dropped; used / all = share of rounds that waited for no drafting.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._dropped = Counter(
+            f"{PREFIX}_ahead_proposals_dropped",
+            "Proposals drafted ahead for a verdict that came out otherwise; never sent.",
+            registry=registry,
+        )
         self._bytes = Counter(
             f"{PREFIX}_wire_bytes",
             "Serialised bytes of proposals sent to targets by q encoding, and of verdicts received; framing and TLS"
@@ -68,6 +80,7 @@ class DraftMetrics(Recorder):
             self._bytes.labels(direction="sent", encoding=encoding)
         self._bytes.labels(direction="received", encoding="verdict")
         create_children(self._unused, "reason", ("refused", "cut"))
+        create_children(self._ahead, "outcome", ("used", "dropped"))
 
     def follow(self, requests: Callable[[], float]) -> None:
         """Reads the number of requests at scrape time."""
@@ -98,6 +111,12 @@ class DraftMetrics(Recorder):
             self._blocks.observe(blocks)
         self._forward.inc((forward_ns - self._forward_ns) / 1e9)
         self._forward_ns = forward_ns
+
+    @never_raises
+    def ahead(self, used: bool, dropped: int) -> None:
+        """Counts a round during which the next block was drafted ahead, and the proposals that were for nothing."""
+        self._ahead.labels(outcome="used" if used else "dropped").inc()
+        self._dropped.inc(dropped)
 
     @never_raises
     def drafting_failed(self, blocks: int) -> None:

@@ -12,10 +12,15 @@ from draftproof.sampling.params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A drawn token and the very distribution it was drawn from."""
+    """A drawn token and the very distribution it was drawn from.
+
+    Attributes:
+        runner_up: the token that comes next in rank, where q is one-hot and doesn't say; never sent.
+    """
 
     token_id: int
     q: DraftQ
+    runner_up: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +57,19 @@ class Drafting(Protocol):
         """
         ...
 
+    def ahead(self, sequence: DraftSequence, proposals: Sequence[Proposal], gamma: int, left: int) -> None:
+        """Allows to work on the next block while the verdict on `proposals` is out; `propose` then finds it done.
+
+        Pure pre-computation: what `propose` gives is what it would have given without.
+
+        Args:
+            sequence: committed tokens as before the block that is out.
+            proposals: that block, not empty.
+            gamma: proposals of the next one.
+            left: most tokens the sequence may still commit, those of the block that is out included.
+        """
+        ...
+
     def release(self, sequence: DraftSequence) -> None:
         """Forgets the sequence and frees what it holds."""
         ...
@@ -65,6 +83,9 @@ class NoDrafting:
     async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
         """No proposals."""
         return []
+
+    def ahead(self, sequence: DraftSequence, proposals: Sequence[Proposal], gamma: int, left: int) -> None:
+        """Nothing to do."""
 
     def release(self, sequence: DraftSequence) -> None:
         """Nothing to free."""

@@ -18,6 +18,7 @@ from draftproof.errors import DrainingError, InvalidArgumentError, OverloadedErr
 from draftproof.rpc.options import check_size
 from draftproof.sampling.params import SamplingParams
 from draftproof.serving import ending, prompt
+from draftproof.serving.ahead import AheadControl
 from draftproof.serving.drafting import Drafting, DraftSequence, Proposal
 from draftproof.serving.gamma import Experience, FixedGamma, GammaControl, GammaLimits
 from draftproof.serving.ports import VerifyPort, VerifySession
@@ -64,6 +65,7 @@ class GenerationConfig:
         slots: sessions that hold a KV slot at once, for information.
         max_message_bytes: largest message of the server.
         adaptive: whether gamma follows what rounds show, where neither the request nor its seed fixes it.
+        ahead: whether the next block is drafted while the verdict on one is out; None: where that saves time.
     """
 
     role: str
@@ -72,6 +74,15 @@ class GenerationConfig:
     slots: int
     max_message_bytes: int
     adaptive: bool = False
+    ahead: bool | None = None
+
+
+@dataclass(slots=True)
+class _Pair:
+    """What all sessions with one target have seen of it."""
+
+    experience: Experience
+    ahead: AheadControl
 
 
 class Generator:
@@ -89,7 +100,7 @@ class Generator:
         self.config = config
         self.running = 0
         self._observe = observe
-        self._experience: dict[str, Experience] = {}
+        self._pairs: dict[str, _Pair] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
@@ -143,7 +154,8 @@ class Generator:
         started_ns = time.monotonic_ns()
         prompt.check_request(request)
         params = wire_params.from_proto(request.sampling)
-        control = self._control(params, port)
+        pair = self._pair(port)
+        control = self._control(params, port, pair.experience)
         gamma = control.choose()
         ids = prompt.prompt_ids(request, self.tokenizer)
         output_ids = request.resume.output_ids
@@ -168,7 +180,7 @@ class Generator:
         sequence = DraftSequence(ids, params, key, list(output_ids))
         try:
             yield self._started(ids, key, gamma, port, session.opened.weights_version)
-            async with aclosing(self._rounds(session, sequence, control, gamma, started_ns)) as events:
+            async with aclosing(self._rounds(session, sequence, control, pair.ahead, gamma, started_ns)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -176,10 +188,17 @@ class Generator:
             await session.close()
 
     async def _rounds(
-        self, session: VerifySession, sequence: DraftSequence, control: Control, gamma: int, started_ns: int
+        self,
+        session: VerifySession,
+        sequence: DraftSequence,
+        control: Control,
+        whether: AheadControl,
+        gamma: int,
+        started_ns: int,
     ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         builder = StatsBuilder(started_ns)
         left = session.opened.max_new_tokens
+        before: tuple[int, bool, int] | None = None
         while True:
             if self._hand_back.is_set():
                 yield handed_back(sequence)
@@ -189,7 +208,14 @@ class Generator:
             gamma = min(gamma, left - 1)
             proposals = await self.drafting.propose(sequence, gamma) if gamma else []
             sent_ns = time.monotonic_ns()
+            if before is not None:
+                whether.learn(before[0], before[1], (before[2] + sent_ns - drafting_ns) / 1e9)
             block = to_block(sequence.position, proposals, sent_ns - drafting_ns)
+            # decided now, so that it is the same whether or not the next block is drafted ahead
+            following = control.choose()
+            ahead = bool(proposals) and whether.choose()
+            if ahead:
+                self.drafting.ahead(sequence, proposals, following, left)
             try:
                 verdict = await session.verify(block)
             except DrainingError:
@@ -206,6 +232,8 @@ class Generator:
             seconds = (now_ns - sent_ns) / 1e9
             control.learn(verdict.examined, verdict.accepted, (sent_ns - drafting_ns) / 1e9, seconds)
             self._observe(block, verdict, gamma, sent_ns - drafting_ns, now_ns - sent_ns)
+            # the first cycle reads the prompt; one without proposals has nothing to gain
+            before = (gamma, ahead, now_ns - sent_ns) if proposals and builder.stats.rounds > 1 else None
             sequence.output_ids.extend(token.id for token in verdict.tokens)
             left -= len(verdict.tokens)
             chunk = generation_pb2.GenerateResponse(
@@ -221,7 +249,7 @@ class Generator:
             if verdict.finish_reason:
                 yield finished(verdict.finish_reason, builder, len(sequence.prompt_ids))
                 return
-            gamma = control.choose()
+            gamma = following
 
     def _started(
         self, prompt_ids: Sequence[int], key: bytes, gamma: int, port: VerifyPort, weights_version: int
@@ -237,7 +265,13 @@ class Generator:
             )
         )
 
-    def _control(self, params: SamplingParams, port: VerifyPort) -> Control:
+    def _pair(self, port: VerifyPort) -> _Pair:
+        name = ",".join(port.addresses)
+        if name not in self._pairs:
+            self._pairs[name] = _Pair(Experience(), AheadControl(self.config.ahead))
+        return self._pairs[name]
+
+    def _control(self, params: SamplingParams, port: VerifyPort, experience: Experience) -> Control:
         """Fixed where the request or its seed asks for it: where blocks end decides which draws are used (L9)."""
         if params.gamma is not None and params.gamma > port.max_gamma:
             raise InvalidArgumentError.of("gamma", f"at most {port.max_gamma} on this server", params.gamma)
@@ -248,8 +282,7 @@ class Generator:
             return FixedGamma(params.gamma)
         if not self.config.adaptive or (params.seed is not None and not params.greedy):
             return FixedGamma(first)
-        pair = self._experience.setdefault(",".join(port.addresses), Experience())
-        return GammaControl(GammaLimits(largest=port.max_gamma, first=first), pair)
+        return GammaControl(GammaLimits(largest=port.max_gamma, first=first), experience)
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):

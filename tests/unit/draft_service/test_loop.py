@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
-from draft_service.drafters.interface import OpenBlock
+from draft_service.drafters.interface import Guess, OpenBlock
 from draft_service.loop import DraftLoop
 from draftproof.metrics.draft import DraftMetrics
 from draftproof.sampling.draft_q import OneHot
@@ -37,6 +37,9 @@ class Counting:
         for block in blocks:
             token = len(block.proposals)
             block.proposals.append(Proposal(token, OneHot(token)))
+
+    def guesses(self, of: DraftSequence, position: int, proposals: Sequence[Proposal]) -> list[Guess]:
+        return [Guess(len(proposals), 8)]
 
     def release(self, of: DraftSequence) -> None:
         self.released.append(of)
@@ -147,3 +150,106 @@ async def test_a_hung_step_costs_proposals_not_requests() -> None:
                     break
                 await asyncio.sleep(0.01)
         assert again == [0, 1]
+
+
+async def settled(drafter: Counting, steps: int) -> None:
+    """Waits until so many steps were taken, and a while for one more."""
+    async with asyncio.timeout(20):
+        while len(drafter.batches) < steps:
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
+
+
+async def test_a_block_drafted_ahead_is_there_at_once() -> None:
+    drafter = Counting()
+    of = sequence()
+    async with running(drafter) as (loop, registry):
+        proposals = await loop.propose(of, 2)
+        loop.ahead(of, proposals, 3, 20)
+        await settled(drafter, 5)
+        assert len(drafter.batches) == 5
+        of.output_ids += [0, 1, 8]
+        assert ids(await loop.propose(of, 3)) == [0, 1, 2]
+        assert len(drafter.batches) == 5, "nothing was left to do"
+        assert registry.get_sample_value("draftproof_ahead_rounds_total", {"outcome": "used"}) == 1
+        assert registry.get_sample_value("draftproof_ahead_proposals_dropped_total") == 0
+        assert not loop._ahead
+
+
+async def test_a_wrong_guess_is_dropped_and_counted() -> None:
+    drafter = Counting()
+    of = sequence()
+    async with running(drafter) as (loop, registry):
+        loop.ahead(of, await loop.propose(of, 2), 3, 20)
+        await settled(drafter, 5)
+        of.output_ids += [0, 1, 7]
+        assert ids(await loop.propose(of, 3)) == [0, 1, 2]
+        assert len(drafter.batches) == 8
+        assert registry.get_sample_value("draftproof_ahead_rounds_total", {"outcome": "dropped"}) == 1
+        assert registry.get_sample_value("draftproof_ahead_proposals_dropped_total") == 3
+
+
+async def test_who_is_waited_for_comes_first() -> None:
+    """Work ahead stops between two steps, and goes on with what was done once there is time."""
+    gate = threading.Semaphore(0)
+    drafter = Counting(on_step=lambda blocks: gate.acquire(timeout=20.0) and None)
+    early, late = sequence(), sequence()
+    async with running(drafter) as (loop, _):
+        gate.release(1)
+        loop.ahead(early, await loop.propose(early, 1), 4, 20)
+        gate.release(1)
+        await settled(drafter, 3)
+        waiting = asyncio.create_task(loop.propose(late, 3))
+        gate.release(100)
+        assert ids(await waiting) == [0, 1, 2]
+        assert drafter.batches[3:6] == [[late]] * 3
+        await settled(drafter, 8)
+        early.output_ids += [0, 8]
+        assert ids(await loop.propose(early, 4)) == [0, 1, 2, 3]
+        assert len(drafter.batches) == 8
+
+
+async def test_a_half_drafted_block_is_finished_after_its_verdict() -> None:
+    gate = threading.Semaphore(0)
+    drafter = Counting(on_step=lambda blocks: gate.acquire(timeout=20.0) and None)
+    of = sequence()
+    async with running(drafter) as (loop, _):
+        gate.release(1)
+        loop.ahead(of, await loop.propose(of, 1), 3, 20)
+        gate.release(1)
+        await settled(drafter, 3)
+        of.output_ids += [0, 8]
+        waiting = asyncio.create_task(loop.propose(of, 3))
+        await asyncio.sleep(0.01)
+        gate.release(100)
+        assert ids(await waiting) == [0, 1, 2]
+        assert len(drafter.batches) == 4, "the step under way when the verdict came counts, too"
+
+
+async def test_a_released_request_is_not_drafted_for() -> None:
+    drafter = Counting()
+    of = sequence()
+    async with running(drafter) as (loop, _):
+        loop.ahead(of, await loop.propose(of, 1), 10_000, 20_000)
+        await settled(drafter, 3)
+        loop.release(of)
+        await asyncio.sleep(0.02)
+        steps = len(drafter.batches)
+        await asyncio.sleep(0.05)
+        assert len(drafter.batches) == steps
+        assert (drafter.released, loop._ahead) == ([of], {})
+
+
+async def test_a_step_ahead_that_breaks_costs_nothing() -> None:
+    def break_second(blocks: Sequence[OpenBlock]) -> None:
+        if len(drafter.batches) == 3:
+            raise RuntimeError("a bug")
+
+    drafter = Counting(on_step=break_second)
+    of = sequence()
+    async with running(drafter) as (loop, registry):
+        loop.ahead(of, await loop.propose(of, 1), 3, 20)
+        await settled(drafter, 3)
+        of.output_ids += [0, 8]
+        assert ids(await loop.propose(of, 3)) == [0, 1, 2]
+        assert registry.get_sample_value("draftproof_drafting_failures_total") == 0
