@@ -155,7 +155,9 @@ async def test_a_hung_step_costs_proposals_not_requests() -> None:
 async def settled(drafter: Counting, steps: int) -> None:
     """Waits until so many steps were taken, and a while for one more."""
     async with asyncio.timeout(20):
-        while len(drafter.batches) < steps:
+        while True:
+            if len(drafter.batches) >= steps:
+                break
             await asyncio.sleep(0.001)
     await asyncio.sleep(0.02)
 
