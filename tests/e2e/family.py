@@ -77,7 +77,8 @@ class Configuration:
         """Options of the draft process."""
         if self.draft == "ngram":
             return ["--drafter", "ngram"]
-        return ["--drafter", "model", "--q-encoding", self.encoding]
+        # ahead of every verdict, whether it pays or not: the law must not notice
+        return ["--drafter", "model", "--q-encoding", self.encoding, "--draft-ahead"]
 
 
 def _family() -> list[Configuration]:

@@ -145,6 +145,7 @@ def held(stack: Stack) -> dict[str, Any]:
         "free slots missing": verifier._engine.slots - len(admission._free),
         "link sessions": link._sessions,
         "open blocks": [b for b, f in loop._open if not f.done()],
+        "drafted ahead": loop._ahead,
         "draft requests": draft._generator.running,
         "target requests": stack.target.app._generator.running,
         "draft slots": getattr(drafter, "_cached", None),
@@ -166,6 +167,7 @@ class Options:
     dial: Callable[[str], TargetAddress] = lambda address: TargetAddress(address=address)
     through: Proxy | None = None
     gamma: int = 4
+    ahead: bool | None = None
     max_sessions: int = 512
 
 
@@ -187,6 +189,7 @@ class Kit:
             listen=replace(options.draft_listen, port=port),
             link=options.link,
             gamma=options.gamma,
+            ahead=options.ahead,
             max_sessions=options.max_sessions,
         )
         return await self._start(DraftApp(options.drafter(), options.tokenizer, options.tokenizer.vocab_size, config))
