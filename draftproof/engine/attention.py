@@ -57,14 +57,33 @@ def ragged_attention(
     _refuse(module, attention_mask, layout, dropout, is_causal, extra)
     assert layout is not None
     index = int(module.layer_idx)  # type: ignore[arg-type]
-    layout.layers_seen.add(index)
-    kv = layout.store.layer(index, key, value)
-    _write(kv, layout, key[0], value[0])
-    out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    return attend(layout, index, query[0], key[0], value[0], scaling, sliding_window)[None], None
+
+
+def attend(
+    layout: BatchLayout,
+    layer: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
+    """Writes keys and values [K, N, dim] of a layer into their slots, then attends with query [H, N, dim].
+
+    Returns:
+        [N, H, value_dim].
+    """
+    layout.layers_seen.add(layer)
+    kv = layout.store.layer(layer, key, value)
+    _write(kv, layout, key, value)
+    if len(layout.groups) == 1:
+        return _attend(layout, layout.groups[0], kv, query, scaling, sliding_window)
+    out = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
     for group in layout.groups:
         rows = slice(group.offset, group.offset + group.tokens)
-        out[0, rows] = _attend(layout, group, kv, query[0, :, rows], scaling, sliding_window)
-    return out, None
+        out[rows] = _attend(layout, group, kv, query[:, rows], scaling, sliding_window)
+    return out
 
 
 def register() -> None:

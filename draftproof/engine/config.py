@@ -30,6 +30,7 @@ class ModelConfig:
         max_context: most tokens per slot; None takes the model's own limit, at most 4096.
         revision: branch, tag or commit on the hub.
         batch_invariant: bit-equal logits whatever the batch, the chunks and the blocks, for several times the compute.
+        packed: run Llama-family models on CPUs by the engine's own packed forward instead of transformers' code.
         threads: CPU threads of a forward pass, for the whole process; None leaves PyTorch's choice.
     """
 
@@ -41,6 +42,7 @@ class ModelConfig:
     max_context: int | None = None
     revision: str | None = None
     batch_invariant: bool = False
+    packed: bool = True
     threads: int | None = None
 
     def __post_init__(self) -> None:

@@ -1,15 +1,14 @@
-"""The engine: transformers' own model code over KV slots, many sequences a pass."""
+"""The engine: one causal model over KV slots, many sequences a pass."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
+from draftproof.engine.forwards import Forward
 from draftproof.engine.interface import Row
 from draftproof.engine.layout import BatchLayout, Span, plan
 from draftproof.engine.slots import KvSlots
@@ -19,7 +18,7 @@ INVARIANT_WIDTH: Final = 16
 
 
 class TransformersEngine:
-    """A causal transformers model whose attention is `draftproof.engine.attention`. One thread owns it.
+    """A causal transformers model, run by one of `draftproof.engine.forwards`. One thread owns it.
 
     In batch-invariant mode a row is computed alone, in passes of 16 positions that begin at multiples of 16, padded at
     the end, and a pass that begins inside such a block computes the block anew. Each position is then always computed
@@ -31,7 +30,7 @@ class TransformersEngine:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        run: Forward,
         *,
         name: str,
         vocab_size: int,
@@ -46,11 +45,7 @@ class TransformersEngine:
         self.slots = slots
         self.weights_sha256 = weights_sha256
         self.batch_invariant = batch_invariant
-        self.model = model
-        embeddings: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
-        self._device = embeddings.device
-        self._input_ids_limit = embeddings.shape[0]
-        self._selects_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.run = run
         context = -(-max_context // INVARIANT_WIDTH) * INVARIANT_WIDTH if batch_invariant else max_context
         self._store = KvSlots(slots, context)
 
@@ -137,18 +132,7 @@ class TransformersEngine:
 
     def _run(self, layout: BatchLayout, token_ids: list[int], positions: list[int], keep: list[int]) -> Tensor:
         """The model over packed tokens; logits [len(keep), V] of the packed indices in keep."""
-        kept = torch.tensor(keep, dtype=torch.long, device=self._device)
-        out = self.model(
-            input_ids=torch.tensor([token_ids], device=self._device),
-            position_ids=torch.tensor([positions], device=self._device),
-            use_cache=False,
-            layout=layout,
-            **({"logits_to_keep": kept} if self._selects_logits else {}),
-        )
-        logits: Tensor = out.logits[0]
-        if not self._selects_logits:
-            logits = logits[kept.to(logits.device)]
-        return logits[:, : self.vocab_size]
+        return self.run(layout, token_ids, positions, keep)[:, : self.vocab_size]
 
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.slots:
@@ -170,5 +154,5 @@ class TransformersEngine:
                 raise ValueError(f"slot {row.slot}: {row.start + count} tokens are over the limit {self.max_context}")
             if not 0 <= row.logits <= count:
                 raise ValueError(f"slot {row.slot}: {row.logits} logits from {count} tokens")
-            if min(row.token_ids) < 0 or max(row.token_ids) >= self._input_ids_limit:
-                raise ValueError(f"slot {row.slot}: token ids must be in [0, {self._input_ids_limit})")
+            if min(row.token_ids) < 0 or max(row.token_ids) >= self.run.input_ids_limit:
+                raise ValueError(f"slot {row.slot}: token ids must be in [0, {self.run.input_ids_limit})")

@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
 
-from draftproof.engine import attention, embedded
+from draftproof.engine import attention, embedded, packed
 from draftproof.engine.config import DEFAULT_CONTEXT, EMBEDDED, ModelConfig
 from draftproof.engine.engine import TransformersEngine
+from draftproof.engine.forwards import Forward, TransformersForward
 from draftproof.engine.identity import weights_sha256
 from draftproof.engine.interface import Tokenizer
 from draftproof.engine.quiet import quiet
-from draftproof.engine.selfcheck import check
+from draftproof.engine.selfcheck import check, plain_logits
 from draftproof.engine.tokenizer import HfTokenizer, eos_ids
 from draftproof.errors import ModelLoadError
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +54,33 @@ def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> T
         if tokenizer is None:
             tokenizer = load_tokenizer(config)
         model = _load_model(source, config)
-    attention.register()
-    width = model.get_output_embeddings().weight.shape[0]
-    engine = TransformersEngine(
-        model,
-        name=source.name,
-        vocab_size=min(width, tokenizer.vocab_size),
-        slots=config.slots,
-        max_context=_context(config, model.config.get_text_config()),
-        weights_sha256=weights_sha256(model),
-        batch_invariant=config.batch_invariant,
-    )
-    with _clear_errors(config.model):
-        check(model, engine)
-    return engine
+    vocab_size = min(model.get_output_embeddings().weight.shape[0], tokenizer.vocab_size)
+    max_context = _context(config, model.config.get_text_config())
+    sha256 = weights_sha256(model)
+    layers = int(model.config.get_text_config().num_hidden_layers)
+
+    def checked(run: Forward) -> TransformersEngine:
+        engine = TransformersEngine(
+            run,
+            name=source.name,
+            vocab_size=vocab_size,
+            slots=config.slots,
+            max_context=max_context,
+            weights_sha256=sha256,
+            batch_invariant=config.batch_invariant,
+        )
+        check(engine, expected, layers)
+        return engine
+
+    with quiet(), _clear_errors(config.model):
+        expected = plain_logits(model, vocab_size, max_context)
+        if config.packed and packed.supports(model):
+            try:
+                return checked(packed.pack(model, max_context))
+            except (ModelLoadError, RuntimeError) as error:
+                log.warning("the packed forward doesn't fit; transformers' own runs instead", reason=str(error))
+                model = _load_model(source, config)
+        return checked(TransformersForward(model))
 
 
 def load_tokenizer(config: ModelConfig) -> HfTokenizer:

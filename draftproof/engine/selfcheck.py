@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from draftproof.engine import attention
 from draftproof.engine.engine import TransformersEngine
 from draftproof.engine.interface import Row
 from draftproof.errors import ModelLoadError
@@ -14,40 +13,46 @@ from draftproof.errors import ModelLoadError
 _LENGTH = 12
 
 
-def check(model: PreTrainedModel, engine: TransformersEngine) -> None:
-    """Switches the model to the ragged attention and proves it on a short sequence; allocates the KV slots.
+def check(engine: TransformersEngine, expected: Tensor, layers: int) -> None:
+    """Proves an engine on a short sequence; allocates its KV slots.
+
+    Args:
+        engine: empty.
+        expected: what `plain_logits` gave for the model.
+        layers: how many layers the model has.
 
     Raises:
         ModelLoadError: the model doesn't route its attention through transformers' interface, keeps state elsewhere,
             or gives other logits than its own forward.
         UnsupportedAttentionError: it wants an attention that the engine doesn't compute.
     """
-    length = min(_LENGTH, engine.max_context)
-    ids = [(7919 * position + 1) % engine.vocab_size for position in range(length)]
-    expected = _plain(model, ids)[:, : engine.vocab_size]
-    model.set_attn_implementation(attention.NAME)
+    ids = _probe(engine.vocab_size, len(expected))
     got = _ragged(engine, ids)
-    layers = int(model.config.get_text_config().num_hidden_layers)
     if engine.layers_cached != frozenset(range(layers)):
         raise ModelLoadError(
-            f"{engine.name} ({model.config.model_type}) keeps state outside transformers' attention interface"
+            f"{engine.name} keeps state outside transformers' attention interface"
             f" ({len(engine.layers_cached)} of {layers} layers use it); this architecture can't be served"
         )
     error = _distance(got, expected)
     # In 16 bits two correct kernels differ by 0.02 to 0.3 at single positions; a wrong mask or position by about 1.
     if not error <= (1e-3 if expected.dtype == torch.float32 else 0.2):
         raise ModelLoadError(
-            f"{engine.name} ({model.config.model_type}) gives other logits in ragged passes than in its own forward"
+            f"{engine.name} gives other logits in ragged passes than in its own forward"
             f" (off by {error:.2g} standard deviations); this architecture can't be served"
         )
 
 
 @torch.inference_mode()
-def _plain(model: PreTrainedModel, ids: list[int]) -> Tensor:
-    """Logits [len(ids), width] of the model's own forward."""
+def plain_logits(model: PreTrainedModel, vocab_size: int, max_context: int) -> Tensor:
+    """Logits [length, vocab_size] of the model's own forward, to check an engine against."""
+    ids = _probe(vocab_size, min(_LENGTH, max_context))
     embeddings: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     logits: Tensor = model(input_ids=torch.tensor([ids], device=embeddings.device), use_cache=False).logits[0]
-    return logits
+    return logits[:, :vocab_size]
+
+
+def _probe(vocab_size: int, length: int) -> list[int]:
+    return [(7919 * position + 1) % vocab_size for position in range(length)]
 
 
 def _ragged(engine: TransformersEngine, ids: list[int]) -> Tensor:

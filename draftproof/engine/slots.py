@@ -70,7 +70,7 @@ class KvSlots:
         self._ids[slot].extend(token_ids)
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> LayerKv:
-        """The layer's cache, made on first use to fit key and value [1, kv_heads, N, dim] and their device."""
+        """The layer's cache, made on first use to fit key and value [kv_heads, N, dim] and their device."""
         kv = self.layers.get(index)
         if kv is None:
             kv = LayerKv(self._zeros(key), self._zeros(value))
@@ -78,7 +78,7 @@ class KvSlots:
         return kv
 
     def _zeros(self, like: Tensor) -> Tensor:
-        shape = (self.slots, like.shape[1], self.context, like.shape[3])
+        shape = (self.slots, like.shape[0], self.context, like.shape[2])
         if like.device.type != "cpu":
             return torch.zeros(shape, dtype=like.dtype, device=like.device)
         # Zero pages of the kernel's, small ones: they take memory only once a sequence reaches them.

@@ -198,7 +198,7 @@ def test_failed_pass_leaves_slots_rolled_back_to_their_start(tiny, monkeypatch: 
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.model, "forward", fail)
+        patch.setattr(engine, "_run", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             engine.forward([Row(0, 8, [1, 2, 3], 1)])
     assert engine.token_ids(0) == tuple(ids(10)[:8])

@@ -1,0 +1,203 @@
+"""The packed forward: Llama-family models on CPUs in as few operations as PyTorch allows.
+
+The same model, weights and dtype as transformers' own code computes, over the same layout and slots; only the order of
+roundings differs, as it does between any two kernels. What it leaves out is Python between operations, weights laid out
+anew at every call, keys and values copied twice, and the head for rows that nobody reads.
+
+Shape letters: N packed tokens, H query heads, K key heads, D head width, E hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, rms_norm
+from transformers import PreTrainedModel
+
+from draftproof.engine import attention
+from draftproof.engine.layout import BatchLayout
+from draftproof.engine.projections import Projection, project
+
+MODEL_TYPES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One block's weights.
+
+    Attributes:
+        norm, mlp_norm: [E].
+        qkv: E -> (H + 2 K) D.
+        qk_norm: [H + K, D]; None without one.
+        out: H D -> E.
+        gate, up: E -> width of the MLP.
+        down: width of the MLP -> E.
+        window: tokens that attention looks back; None: all.
+    """
+
+    norm: Tensor
+    qkv: Projection
+    qk_norm: Tensor | None
+    out: Projection
+    mlp_norm: Tensor
+    gate: Projection
+    up: Projection
+    down: Projection
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedModel:
+    """A model's weights, ready to run.
+
+    Attributes:
+        embeddings: [ids, E].
+        layers: in order.
+        norm: [E].
+        head: E -> vocabulary.
+        cos, sin: [positions, 1, D]; the first half of sin is negated.
+        heads, kv_heads: H, K.
+        eps: of the norms.
+        scaling: of the attention's logits.
+    """
+
+    embeddings: Tensor
+    layers: tuple[Layer, ...]
+    norm: Tensor
+    head: Projection
+    cos: Tensor
+    sin: Tensor
+    heads: int
+    kv_heads: int
+    eps: float
+    scaling: float
+    name: ClassVar[str] = "packed"
+
+    @property
+    def input_ids_limit(self) -> int:
+        """Ids that have an embedding are below it."""
+        return len(self.embeddings)
+
+    def __call__(
+        self, layout: BatchLayout, token_ids: Sequence[int], positions: Sequence[int], keep: Sequence[int]
+    ) -> Tensor:
+        """Runs packed tokens; see `Forward`."""
+        eps, width = self.eps, self.norm.shape
+        x = embedding(torch.tensor(token_ids), self.embeddings)
+        where = torch.tensor(positions)
+        cos, sin = self.cos[where], self.sin[where]
+        for index, layer in enumerate(self.layers):
+            qkv = layer.qkv(rms_norm(x, width, layer.norm, eps)).unflatten(-1, (-1, self.cos.shape[-1]))
+            attended = self._attend(layout, index, layer, qkv, cos, sin)
+            x = layer.out.plus(attended, x)
+            h = rms_norm(x, width, layer.mlp_norm, eps)
+            x = layer.down.plus(layer.up.times(h, layer.gate.silu(h)), x)
+        if not keep:
+            return x.new_empty(0, self.head.width)
+        if list(keep) != list(range(len(token_ids))):
+            x = x[torch.tensor(keep)]
+        return self.head(rms_norm(x, width, self.norm, eps))
+
+    def _attend(
+        self, layout: BatchLayout, index: int, layer: Layer, qkv: Tensor, cos: Tensor, sin: Tensor
+    ) -> Tensor:
+        """Attention of qkv [N, H + 2 K, D]; [N, H D]."""
+        turned, value = qkv[:, : self.heads + self.kv_heads], qkv[:, self.heads + self.kv_heads :]
+        if layer.qk_norm is not None:
+            turned = rms_norm(turned, turned.shape[-1:], None, self.eps) * layer.qk_norm
+        turned = rotated(turned, cos, sin).transpose(0, 1)
+        return attention.attend(
+            layout,
+            index,
+            turned[: self.heads],
+            turned[self.heads :],
+            value.transpose(0, 1),
+            self.scaling,
+            layer.window,
+        ).flatten(1)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of heads x [N, heads, D] by tables [N, 1, D], halves facing each other as in Llama."""
+    half = x.shape[-1] // 2
+    turned = x * cos
+    turned[..., :half].addcmul_(x[..., half:], sin[..., :half])
+    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    return turned
+
+
+def supports(model: PreTrainedModel) -> bool:
+    """Whether `pack` knows the architecture: a dense Llama-like model on the CPU, with rotations that don't change."""
+    settings: Any = model.config
+    rope = getattr(settings, "rope_parameters", None) or {}
+    return (
+        settings.model_type in MODEL_TYPES
+        and type(model).__name__.endswith("ForCausalLM")
+        and settings.hidden_act == "silu"
+        and rope.get("rope_type") in ("default", "linear", "llama3", "yarn")
+        and getattr(settings, "partial_rotary_factor", None) in (None, 1.0)
+        and all(parameter.device.type == "cpu" for parameter in model.parameters())
+    )
+
+
+@torch.inference_mode()
+def pack(model: Any, context: int) -> PackedModel:
+    """Takes the weights out of a model that is supported, layer by layer, so that they are never in memory twice.
+
+    Args:
+        model: a transformers model.
+        context: positions to prepare.
+    """
+    core = model.model
+    scaling = core.layers[0].self_attn.scaling
+    heads = model.config.num_attention_heads
+    kv_heads = model.config.num_key_value_heads
+    # Mistral's attention reads it from the configuration; the others know their own.
+    window = model.config.sliding_window if model.config.model_type == "mistral" else None
+    cos, sin = core.rotary_emb(core.embed_tokens.weight, torch.arange(context)[None])
+    sin = torch.cat([-sin[..., : sin.shape[-1] // 2], sin[..., sin.shape[-1] // 2 :]], dim=-1)
+    layers = []
+    for index in range(len(core.layers)):
+        layers.append(_layer(core.layers[index], heads, kv_heads, window))
+        core.layers[index] = torch.nn.Identity()
+    return PackedModel(
+        embeddings=core.embed_tokens.weight.detach(),
+        layers=tuple(layers),
+        norm=core.norm.weight.detach(),
+        head=project(model.lm_head.weight.detach(), _bias(model.lm_head)),
+        cos=cos[0, :, None].clone(),
+        sin=sin[0, :, None].clone(),
+        heads=heads,
+        kv_heads=kv_heads,
+        eps=core.norm.variance_epsilon,
+        scaling=scaling,
+    )
+
+
+def _layer(layer: Any, heads: int, kv_heads: int, window: int | None) -> Layer:
+    attend, mlp = layer.self_attn, layer.mlp
+    parts = (attend.q_proj, attend.k_proj, attend.v_proj)
+    biases = [part.bias.detach() for part in parts if part.bias is not None]
+    qk_norm = None
+    if hasattr(attend, "q_norm"):
+        norms = [attend.q_norm.weight.detach()] * heads + [attend.k_norm.weight.detach()] * kv_heads
+        qk_norm = torch.stack(norms)
+    return Layer(
+        norm=layer.input_layernorm.weight.detach(),
+        qkv=project(torch.cat([part.weight.detach() for part in parts]), torch.cat(biases) if biases else None),
+        qk_norm=qk_norm,
+        out=project(attend.o_proj.weight.detach(), _bias(attend.o_proj)),
+        mlp_norm=layer.post_attention_layernorm.weight.detach(),
+        gate=project(mlp.gate_proj.weight.detach(), _bias(mlp.gate_proj)),
+        up=project(mlp.up_proj.weight.detach(), _bias(mlp.up_proj)),
+        down=project(mlp.down_proj.weight.detach(), _bias(mlp.down_proj)),
+        window=getattr(attend, "sliding_window", window),
+    )
+
+
+def _bias(linear: Any) -> Tensor | None:
+    return None if linear.bias is None else linear.bias.detach()
