@@ -17,9 +17,15 @@ from draftproof.engine.layout import BatchLayout
 class Forward(Protocol):
     """A model over packed tokens of many sequences."""
 
-    name: str
-    input_ids_limit: int
-    """Ids that have an embedding are below it."""
+    @property
+    def name(self) -> str:
+        """For logs."""
+        ...
+
+    @property
+    def input_ids_limit(self) -> int:
+        """Ids that have an embedding are below it."""
+        ...
 
     def __call__(
         self, layout: BatchLayout, token_ids: Sequence[int], positions: Sequence[int], keep: Sequence[int]

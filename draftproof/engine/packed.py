@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ class PackedModel:
     kv_heads: int
     eps: float
     scaling: float
-    name: ClassVar[str] = "packed"
+    name: str = "packed"
 
     @property
     def input_ids_limit(self) -> int:
@@ -102,9 +102,7 @@ class PackedModel:
             x = x[torch.tensor(keep)]
         return self.head(rms_norm(x, width, self.norm, eps))
 
-    def _attend(
-        self, layout: BatchLayout, index: int, layer: Layer, qkv: Tensor, cos: Tensor, sin: Tensor
-    ) -> Tensor:
+    def _attend(self, layout: BatchLayout, index: int, layer: Layer, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Attention of qkv [N, H + 2 K, D]; [N, H D]."""
         turned, value = qkv[:, : self.heads + self.kv_heads], qkv[:, self.heads + self.kv_heads :]
         if layer.qk_norm is not None:

@@ -57,8 +57,10 @@ def test_it_answers(engine, tokenizer):
 def test_verification_equals_the_plain_forward(engine, tokenizer):
     model = AutoModelForCausalLM.from_pretrained(embedded.prepare(), dtype=torch.float32).eval()
     ids = tokenizer.render_chat(QUESTION)
+    assert engine.run.name == "packed"
     engine.forward([Row(1, 0, ids[:-5], 0)])
     got = engine.forward([Row(1, len(ids) - 5, ids[-5:], 5)])
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([ids])).logits[0, -5:]
     torch.testing.assert_close(got.softmax(-1), expected.softmax(-1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
