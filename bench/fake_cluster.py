@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -142,13 +142,20 @@ class Process:
 
 @dataclass
 class FakeCluster:
-    """Targets, drafts and an orchestrator they are attached to; ended with the block."""
+    """Targets, drafts and an orchestrator they are attached to; ended with the block.
+
+    Attributes:
+        options: of the orchestrator.
+        own_target: whether drafts serve by themselves, too.
+        reach: from a target's address to the one that drafts and orchestrator use.
+    """
 
     targets: Sequence[Speed]
     drafts: Sequence[Speed]
     options: Sequence[str] = ()
     own_target: bool = False
     gamma: int = 4
+    reach: Callable[[str], str] = str
     target: list[Process] = field(default_factory=list)
     draft: list[Process] = field(default_factory=list)
     _started: list[Process] = field(default_factory=list)
@@ -176,7 +183,7 @@ class FakeCluster:
         for process in self.draft:
             process.wait()
         attach = [
-            *(arg for p in self.target for arg in ("--attach-target", p.address)),
+            *(arg for p in self.target for arg in ("--attach-target", self.reach(p.address))),
             *(arg for p in self.draft for arg in ("--attach-draft", p.address)),
         ]
         command = [sys.executable, "-m", "orchestrator", "--ray-address", "none", "--log-format", "json", *attach]

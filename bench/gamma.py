@@ -1,24 +1,24 @@
 """γ control against fixed γ: what a useless draft costs, and how near a good one comes to the best fixed γ.
 
-`python -m bench.gamma [--pairs N] [--streams N] [--tokens N] [--scale S]`: one target, one draft and an orchestrator as
-processes over the table engine. A target pass sleeps 20 ms and 0.5 ms for each token, a draft pass 2 ms; S times as
-long where other work shares the cores. After a warm-up the same load runs by turns without a γ, so that the draft's
-control chooses, and with a fixed one. Speeds are committed tokens per second; each pair of neighbours gives one ratio.
+One target, one draft and an orchestrator run as processes over the table engine. A target pass sleeps 20 ms and 0.5 ms
+for each token, a draft pass 2 ms; S times as long where other work shares the cores. After a warm-up the same load runs
+by turns without a γ, so that the draft's control chooses, and with a fixed one. Speeds are committed tokens per second;
+each pair of neighbours gives one ratio.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from bench.fake_cluster import FakeCluster, Speed
+from bench.plot import Series, bars
+from bench.report import Row, Table, interval, parser, save
 from draftproof import AsyncClient
 from draftproof.testing.statistics import bootstrap_ratio_interval
 
+NAME = "gamma"
 TARGET_DELAY, TOKEN_DELAY, DRAFT_DELAY = 0.02, 0.0005, 0.002
 # low enough that unrelated tables hardly ever agree
 TEMPERATURE = 0.3
@@ -94,46 +94,75 @@ async def measure(
     return found
 
 
+COLUMNS = (
+    "draft", "fixed γ", "tok/s", "accepted", "adaptive tok/s", "mean γ", "accepted", "adaptive / fixed (95 %)", "floor",
+)  # fmt: skip
+
+
+def cells(row: Row) -> list[str]:
+    """A row of the table."""
+    adaptive, fixed = (_middle([pair[i] for pair in row["runs"]]) for i in (0, 1))
+    return [
+        row["draft"],
+        str(row["gamma"]),
+        f"{fixed['speed']:.0f}",
+        f"{fixed['acceptance']:.2f}",
+        f"{adaptive['speed']:.0f}",
+        f"{adaptive['gamma']:.1f}",
+        f"{adaptive['acceptance']:.2f}",
+        interval(row, ".3f"),
+        f"{row['goal']:g}",
+    ]
+
+
+def page(found: list[Row]) -> str:
+    """Its part of docs/benchmarks.md."""
+    return Table(COLUMNS, [cells(row) for row in found]).markdown()
+
+
+def draw(found: list[Row]) -> None:
+    """Adaptive over fixed, by the fixed γ."""
+    names = [f"{row['draft']}\nγ = {row['gamma']}" for row in found]
+    bounds = [(row["low"], row["high"]) for row in found]
+    bars(
+        NAME,
+        names,
+        [Series("adaptive / fixed", [row["median"] for row in found], bounds)],
+        title="γ control against fixed γ: tokens/s, median and 95 % interval",
+        y_label="times the fixed γ",
+        marks=[1.0],
+    )
+
+
 def main() -> None:
     """Runs the benchmark and prints its table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=9, help="of runs, for each fixed gamma")
-    parser.add_argument("--warm-up", type=int, default=6, help="adaptive runs that don't count")
-    parser.add_argument("--streams", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=128, help="of each stream")
-    parser.add_argument("--out", type=Path, default=Path("bench-gamma.json"))
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on all sleeps")
-    args = parser.parse_args()
+    options = parser("bench.gamma", __doc__, NAME)
+    options.add_argument("--pairs", type=int, default=9, help="of runs, for each fixed gamma")
+    options.add_argument("--warm-up", type=int, default=6, help="adaptive runs that don't count")
+    options.add_argument("--streams", type=int, default=4)
+    options.add_argument("--tokens", type=int, default=128, help="of each stream")
+    options.add_argument("--scale", type=float, default=1.0, help="factor on all sleeps")
+    args = options.parse_args()
+    load = (2, 2, args.streams, 48) if args.quick else (args.pairs, args.warm_up, args.streams, args.tokens)
     target = Speed(args.scale * TARGET_DELAY, args.scale * TOKEN_DELAY)
     rows = []
-    print(
-        f"{'draft':<9}{'fixed γ':>8}{'tokens/s':>10}{'accepted':>10}{'adaptive tokens/s':>19}{'γ':>6}{'accepted':>10}"
-        f"{'adaptive / fixed':>18}{'95 %':>16}"
-    )
     for case in CASES:
         with FakeCluster([target], [Speed(args.scale * DRAFT_DELAY, noise=case.noise)]) as cluster:
-            load = args.pairs, args.warm_up, args.streams, args.tokens
             found = asyncio.run(measure(cluster.orchestrator.address, case, *load))
-        worst = 2.0
         for gamma, pairs in found.items():
             ratio = bootstrap_ratio_interval([(adaptive.speed, fixed.speed) for adaptive, fixed in pairs])
-            worst = min(worst, ratio.median)
-            adaptive, fixed = (_middle([pair[i] for pair in pairs]) for i in (0, 1))
-            print(
-                f"{case.name:<9}{gamma:>8}{fixed.speed:>10.0f}{fixed.acceptance:>10.2f}{adaptive.speed:>19.0f}"
-                f"{adaptive.gamma:>6.1f}{adaptive.acceptance:>10.2f}{ratio.median:>18.3f}"
-                f"{f'{ratio.low:.3f}–{ratio.high:.3f}':>16}",
-                flush=True,
-            )
             runs = [[asdict(one) for one in pair] for pair in pairs]
-            rows.append({"draft": case.name, "gamma": gamma, **asdict(ratio), "runs": runs})
-        print(f"{case.name}: {worst:.3f} of the best fixed γ, {case.goal} wanted", flush=True)
-    args.out.write_text(json.dumps(rows, indent=1))
+            rows.append({"draft": case.name, "gamma": gamma, "goal": case.goal, **asdict(ratio), "runs": runs})
+            print(Table(COLUMNS, [cells(rows[-1])]).text(), flush=True)
+    kept = save(rows, args, lambda row: (row["draft"], row["gamma"]))
+    print(f"\n{Table(COLUMNS, [cells(row) for row in kept]).text()}")
+    if not args.quick:
+        draw(kept)
 
 
-def _middle(runs: list[Run]) -> Run:
+def _middle(runs: list[Row]) -> Row:
     """The run of median speed."""
-    return sorted(runs, key=lambda r: r.speed)[len(runs) // 2]
+    return sorted(runs, key=lambda run: run["speed"])[len(runs) // 2]
 
 
 if __name__ == "__main__":

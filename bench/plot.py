@@ -138,7 +138,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="of benches; none: all that have left their JSON here")
     names = parser.parse_args().names
-    for name in names or sorted(path.stem.removeprefix("bench-") for path in Path().glob("bench-*.json")):
+    found = sorted(path.stem.removeprefix("bench-") for path in Path().glob("bench-*.json"))
+    for name in names or [name for name in found if "." not in name]:  # those of quick runs have one
         draw = getattr(importlib.import_module(f"bench.{name.replace('-', '_')}"), "draw", None)
         if draw is not None:
             draw(json.loads(Path(f"bench-{name}.json").read_text()))

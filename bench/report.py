@@ -60,10 +60,14 @@ def parser(module: str, doc: str | None, name: str) -> argparse.ArgumentParser:
     return found
 
 
-def save(rows: Sequence[Row], path: Path, keep: bool, key: Callable[[Row], Any]) -> list[Row]:
-    """Writes the rows; with `keep` after those that the file holds already under other keys. Returns all."""
+def save(rows: Sequence[Row], args: argparse.Namespace, key: Callable[[Row], Any]) -> list[Row]:
+    """Writes the rows; with --keep after those that the file holds already under other keys. Returns all.
+
+    A quick run leaves a file of its own, so that it spoils nothing.
+    """
+    path: Path = args.out.with_suffix(".quick.json") if args.quick else args.out
     mine = {key(row) for row in rows}
-    before = json.loads(path.read_text()) if keep and path.exists() else []
+    before = json.loads(path.read_text()) if args.keep and path.exists() else []
     merged = [row for row in before if key(row) not in mine] + list(rows)
     path.write_text(json.dumps(merged, indent=1) + "\n")
     return merged

@@ -249,9 +249,10 @@ def main() -> None:
             for case in cases:
                 rows.append(measure(running, client, case, pairs, tokens))
                 print(Table(COLUMNS, [cells(rows[-1])]).text(), flush=True)
-    found = save(rows, args.out, args.keep, lambda row: (row["kind"], row["drafter"], row["temperature"]))
+    found = save(rows, args, lambda row: (row["kind"], row["drafter"], row["temperature"]))
     print(f"\n{Table(COLUMNS, [cells(row) for row in found]).text()}")
-    draw(found)
+    if not args.quick:
+        draw(found)
 
 
 if __name__ == "__main__":

@@ -58,8 +58,16 @@ class Load:
     speed: float
 
 
-def measure(address: str, temperature: float) -> dict[str, Any]:
+def measure(
+    address: str, temperature: float, texts: Sequence[str] = PROMPTS, *, ignore_eos: bool = False
+) -> dict[str, Any]:
     """Costs and acceptance, as `draftproof plan --from` reads them.
+
+    Args:
+        address: an orchestrator's.
+        temperature: of the requests.
+        texts: what they ask.
+        ignore_eos: whether they go on after it.
 
     Raises:
         RequestError: no orchestrator answers there, or it doesn't say where its workers' metrics are.
@@ -71,14 +79,11 @@ def measure(address: str, temperature: float) -> dict[str, Any]:
 
     with Client(address) as client:
         chat = client.info().chat_template
-        prompts = [{"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text} for text in PROMPTS]
+        prompts = [{"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text} for text in texts]
+        common = {"temperature": temperature, "max_tokens": TOKENS, "ignore_eos": ignore_eos}
 
         def ask(gamma: int, streams: int) -> Load:
-            calls = [
-                {**prompts[i % len(prompts)], "temperature": temperature, "max_tokens": TOKENS, "gamma": gamma}
-                for i in range(streams)
-            ]
-            return load(client, calls, read)
+            return load(client, [{**prompts[i % len(prompts)], **common, "gamma": gamma} for i in range(streams)], read)
 
         ask(GAMMA, TOGETHER)  # every prompt has been read once, so that passes hold rounds alone
         return fit([ask(0, 1), *(ask(GAMMA, 1) for _ in range(2)), ask(GAMMA, TOGETHER), ask(0, TOGETHER)])
