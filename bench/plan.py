@@ -138,9 +138,10 @@ async def run(address: str, setting: Setting, prompts: Sequence[dict[str, Any]],
     try:
         for turn in range(turns + 1):
             arrivals: list[list[tuple[float, int]]] = [[] for _ in range(setting.streams)]
-            done = await asyncio.gather(*(one(prompts[i % len(prompts)], a) for i, a in enumerate(arrivals)))
+            mine = (prompts[(turn * setting.streams + i) % len(prompts)] for i in range(setting.streams))
+            done = await asyncio.gather(*(one(prompt, a) for prompt, a in zip(mine, arrivals, strict=True)))
             if not turn:
-                continue  # prompts have been read
+                continue  # whatever is built on first use
             begin, end = max(a[0][0] for a in arrivals), min(a[-1][0] for a in arrivals)
             speeds.append(sum(n for a in arrivals for moment, n in a if begin < moment <= end) / (end - begin))
             rounds += sum(stats.rounds for stats in done)

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,10 +23,14 @@ PROMPTS = (
     "Write a short story about a lighthouse keeper who finds a letter.",
     "Give me a recipe for a simple vegetable soup, step by step.",
     "Write a Python function that checks whether a string is a palindrome, with examples.",
+    "What should I look at when I buy a used bicycle?",
+    "Describe how a bill becomes a law in the United States.",
+    "Write an email to my landlord about a broken heater.",
+    "Explain the water cycle and why it matters.",
 )
 GAMMA = 6
-TOKENS = 64
-TOGETHER = 4
+TOKENS = 96
+ALONE, TOGETHER = 3, 4
 
 Read = Callable[[], Mapping[str, float]]
 
@@ -82,11 +87,13 @@ def measure(
         prompts = [{"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text} for text in texts]
         common = {"temperature": temperature, "max_tokens": TOKENS, "ignore_eos": ignore_eos}
 
-        def ask(gamma: int, streams: int) -> Load:
-            return load(client, [{**prompts[i % len(prompts)], **common, "gamma": gamma} for i in range(streams)], read)
+        turns = cycle(prompts)
 
-        ask(GAMMA, TOGETHER)  # every prompt has been read once, so that passes hold rounds alone
-        return fit([ask(0, 1), *(ask(GAMMA, 1) for _ in range(2)), ask(GAMMA, TOGETHER), ask(0, TOGETHER)])
+        def ask(gamma: int, streams: int) -> Load:
+            return load(client, [{**next(turns), **common, "gamma": gamma} for _ in range(streams)], read)
+
+        ask(GAMMA, 1)  # whatever is built on first use
+        return fit([ask(0, 1), *(ask(GAMMA, 1) for _ in range(ALONE)), ask(GAMMA, TOGETHER), ask(0, TOGETHER)])
 
 
 def load(client: Client, calls: Sequence[Mapping[str, Any]], read: Read) -> Load:
