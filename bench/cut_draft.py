@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from draftproof.engine.embedded import prepare
+from draftproof.engine.quiet import quiet
 
 
 def cut_draft(folder: Path, layers: int) -> Path:
     """Saves the target's first `layers` layers, with its embeddings, head and tokenizer; returns the folder."""
     from transformers import AutoModelForCausalLM
 
-    return _save(AutoModelForCausalLM.from_pretrained(prepare(), num_hidden_layers=layers), folder)
+    with quiet():
+        return _save(AutoModelForCausalLM.from_pretrained(prepare(), num_hidden_layers=layers), folder)
 
 
 def garbage_draft(folder: Path) -> Path:
@@ -21,7 +23,8 @@ def garbage_draft(folder: Path) -> Path:
 
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(prepare(), num_hidden_layers=1)
-    return _save(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16), folder)
+    with quiet():
+        return _save(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16), folder)
 
 
 def _save(model: object, folder: Path) -> Path:
