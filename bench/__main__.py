@@ -15,6 +15,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "batch": QUICK,
     "peers": QUICK,
     "gamma": QUICK,
+    "distance": QUICK,
     "plan": QUICK,
     "batching": ("--streams", "1", "4", "--rounds", "1"),
     "engine_forward": ("--rounds", "2", "--dtype", "bfloat16"),

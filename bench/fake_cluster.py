@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -40,10 +40,12 @@ START_SECONDS = 60.0
 class TimedEngine(TableEngine):
     """Sleeps for each pass, and for each token it is fed."""
 
-    def __init__(self, token_delay: float, delay: float, noise: float, slots: int, max_context: int) -> None:
-        super().__init__(VOCABULARY, noise=noise, slots=slots, max_context=max_context)
-        self._pass_delay = delay
-        self._token_delay = token_delay
+    def __init__(self, speed: Speed) -> None:
+        super().__init__(
+            speed.vocabulary, spread=speed.spread, noise=speed.noise, slots=speed.slots, max_context=speed.max_context
+        )
+        self._pass_delay = speed.delay
+        self._token_delay = speed.token_delay
 
     def forward(self, rows: Sequence[Row]) -> torch.Tensor:
         """Runs all rows."""
@@ -61,6 +63,8 @@ class Speed:
         noise: share of another table mixed in; 0 is the target itself, 1 garbage.
         slots: sequences at once.
         max_context: tokens of a sequence.
+        vocabulary: V.
+        spread: standard deviation of the logits.
     """
 
     delay: float = 0.0
@@ -68,18 +72,22 @@ class Speed:
     noise: float = 0.0
     slots: int = 8
     max_context: int = 4096
+    vocabulary: int = VOCABULARY
+    spread: float = 1.5
 
 
-def build(role: str, listen: ListenConfig, speed: Speed, target: str, gamma: int) -> App:
+def build(
+    role: str, listen: ListenConfig, speed: Speed, target: str, gamma: int, ahead: bool | None, encoding: str
+) -> App:
     """One worker."""
     torch.set_num_threads(1)
-    tokenizer = ByteTokenizer(VOCABULARY, first_byte=ord("a"))
-    engine = TimedEngine(speed.token_delay, speed.delay, speed.noise, speed.slots, speed.max_context)
+    tokenizer = ByteTokenizer(speed.vocabulary, first_byte=ord("a"))
+    engine = TimedEngine(speed)
     if role == "target":
         return TargetApp(engine, tokenizer, TargetConfig(listen=listen))
     link = TargetAddress(address=target, insecure=listen.insecure)
-    config = DraftConfig(target=link, listen=listen, gamma=gamma)
-    return DraftApp(ModelDrafter(engine, encoder("lattice", 128, 12)), tokenizer, VOCABULARY, config)
+    config = DraftConfig(target=link, listen=listen, gamma=gamma, ahead=ahead)
+    return DraftApp(ModelDrafter(engine, encoder(encoding, 128, 12)), tokenizer, speed.vocabulary, config)
 
 
 def worker(role: str, speed: Speed, *more: str) -> list[str]:
@@ -221,6 +229,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--noise", type=float, default=0.0)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--max-context", type=int, default=4096)
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+    parser.add_argument("--spread", type=float, default=1.5)
+    parser.add_argument("--ahead", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--q-encoding", default="lattice")
     parser.add_argument("--target", default="")
     parser.add_argument("--gamma", type=int, default=4)
     return parser.parse_args()
@@ -229,7 +241,7 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     args = _arguments()
     logs.configure("info", "json")
-    engine_speed = Speed(args.delay, args.token_delay, args.noise, args.slots, args.max_context)
+    engine_speed = Speed(**{field.name: getattr(args, field.name) for field in fields(Speed)})
     limits = RpcLimits(keepalive_seconds=args.keepalive)
     listening = ListenConfig(
         host=args.host,
@@ -239,4 +251,5 @@ if __name__ == "__main__":
         grace=2.0,
         metrics_port=args.metrics_port,
     )
-    main(lambda: build(args.role, listening, engine_speed, args.target, args.gamma))
+    more = args.target, args.gamma, args.ahead, args.q_encoding
+    main(lambda: build(args.role, listening, engine_speed, *more))

@@ -13,7 +13,9 @@ import asyncio
 import random
 import selectors
 import sys
+import threading
 from dataclasses import dataclass, field
+from typing import Self
 
 CHUNK = 8192
 BACKLOG_SECONDS = 0.05
@@ -146,10 +148,49 @@ def precise_loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 
+class Relays:
+    """Relays on a thread of their own, for benches that block; ended with the block."""
+
+    def __enter__(self) -> Self:
+        self._runner = asyncio.Runner(loop_factory=precise_loop)
+        self._loop = self._runner.get_loop()
+        self._proxies: list[Proxy] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relays", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for proxy in self._proxies:
+            asyncio.run_coroutine_threadsafe(proxy.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._runner.close()
+
+    def to(self, address: str, rtt: float, mbit: float = 0.0, jitter: float = 0.0) -> str:
+        """A link to an address.
+
+        Args:
+            address: host:port.
+            rtt: seconds there and back.
+            mbit: Mbit/s each way, 0: unlimited.
+            jitter: most seconds of random delay more, each way.
+
+        Returns:
+            Its near end, host:port.
+        """
+        proxy = _between(address, rtt, mbit, jitter)
+        self._proxies.append(proxy)
+        return f"127.0.0.1:{asyncio.run_coroutine_threadsafe(proxy.start(), self._loop).result()}"
+
+
+def _between(address: str, rtt: float, mbit: float, jitter: float) -> Proxy:
+    host, _, port = address.rpartition(":")
+    rate = mbit * 1e6 / 8 if mbit else None
+    return Proxy(host, int(port), *(Wire(rtt / 2, rate, jitter, seed) for seed in (0, 1)))
+
+
 async def _serve(args: argparse.Namespace) -> None:
-    host, _, port = args.address.rpartition(":")
-    rate = args.mbit * 1e6 / 8 if args.mbit else None
-    proxy = Proxy(host, int(port), *(Wire(args.rtt / 2, rate, args.jitter, seed) for seed in (0, 1)))
+    proxy = _between(args.address, args.rtt, args.mbit, args.jitter)
     print(f"127.0.0.1:{await proxy.start(args.port)}", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await proxy.close()
