@@ -14,10 +14,9 @@ from rich.console import Console
 
 from bench.cut_draft import cut_draft, garbage_draft
 from draftproof.cli.cluster import LocalCluster, Progress
+from draftproof.cli.measure import metrics_of
 from draftproof.cli.stack import Stack
 from draftproof.cli.up import Relay, start
-from draftproof.rpc.channel import channel
-from draftproof.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 
 START_SECONDS = 180.0
 DRAFT_MODEL = "cut-2"
@@ -57,10 +56,7 @@ def cluster(settings: LocalCluster, folder: Path) -> Iterator[Running]:
     relay = Relay(console, False, Progress(settings.targets, settings.drafts))
     with Stack(relay) as stack:
         address = start(stack, settings, relay, START_SECONDS, console)
-        with channel(address) as line:
-            stub = orchestrator_pb2_grpc.OrchestratorServiceStub(line)
-            workers = stub.ListWorkers(orchestrator_pb2.ListWorkersRequest(), timeout=10).workers
-        yield Running(address, tuple(worker.metrics_address for worker in workers if worker.metrics_address))
+        yield Running(address, metrics_of(address))
 
 
 def draft_folder(name: str | None, folder: Path) -> str | None:

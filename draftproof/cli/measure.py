@@ -31,6 +31,7 @@ PROMPTS = (
 GAMMA = 6
 TOKENS = 96
 ALONE, TOGETHER = 3, 4
+PROBED_SECONDS = 10.0
 
 Read = Callable[[], Mapping[str, float]]
 
@@ -166,21 +167,29 @@ def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def metrics_of(address: str) -> tuple[str, ...]:
     """Addresses of the workers' metrics, from their orchestrator.
 
+    An orchestrator learns them from its first probe of a worker, so one that has just started is asked again.
+
     Raises:
-        UnavailableError: there is none, or its workers serve no metrics.
+        UnavailableError: there is none, or a worker serves no metrics.
     """
     import grpc
 
+    deadline = time.monotonic() + PROBED_SECONDS
     try:
         with channel(address) as wire:
             stub = orchestrator_pb2_grpc.OrchestratorServiceStub(wire)
-            workers = stub.ListWorkers(orchestrator_pb2.ListWorkersRequest(), timeout=10).workers
+            while True:
+                workers = stub.ListWorkers(orchestrator_pb2.ListWorkersRequest(), timeout=10).workers
+                silent = [worker.name for worker in workers if not worker.metrics_address]
+                if workers and not silent:
+                    return tuple(worker.metrics_address for worker in workers)
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.2)
     except grpc.RpcError as error:
         raise UnavailableError(f"no orchestrator answers at {address} ({error})") from error
-    found = tuple(worker.metrics_address for worker in workers if worker.metrics_address)
-    if not found:
-        raise UnavailableError(f"the workers of {address} serve no metrics; start them with --worker-metrics")
-    return found
+    who = f"{', '.join(silent)} of {address}" if silent else f"the workers of {address}"
+    raise UnavailableError(f"{who} serve no metrics; start them with --worker-metrics")
 
 
 def sums(addresses: Sequence[str]) -> dict[str, float]:
