@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from bench.cut_draft import cut_draft, garbage_draft
 from draftproof.cli.cluster import LocalCluster, Progress
-from draftproof.cli.measure import metrics_of
+from draftproof.cli.measure import metrics_of, sums
 from draftproof.cli.stack import Stack
 from draftproof.cli.up import Relay, start
 
@@ -37,14 +35,7 @@ class Running:
 
     def read(self) -> dict[str, float]:
         """Sums of all series by sample name, over labels and workers."""
-        found: dict[str, float] = {}
-        for address in self.metrics:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
-                text = reply.read().decode()
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    found[sample.name] = found.get(sample.name, 0.0) + sample.value
-        return found
+        return sums(self.metrics)
 
 
 @contextmanager
