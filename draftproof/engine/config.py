@@ -23,7 +23,8 @@ class ModelConfig:
 
     Attributes:
         model: Hugging Face id, folder, .gguf file, or "smollm2-135m-instruct" for the embedded model.
-        dtype: of weights and KV; "auto" takes what the checkpoint says (bfloat16 for the embedded model).
+        dtype: of weights and KV; "auto" takes what the checkpoint says (bfloat16 for the embedded model). A packed
+            forward on a CPU without arithmetic of 16 bits keeps KV in float32.
         device: "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:n".
         device_map: Accelerate's map ("auto", "balanced", …) for a model larger than one device; overrides device.
         slots: sequences whose KV is kept at once.

@@ -38,7 +38,7 @@ class Forward(Protocol):
             keep: indices of the tokens that want logits.
 
         Returns:
-            Logits [len(keep), padded vocabulary], the model's dtype.
+            Logits [len(keep), padded vocabulary], the model's dtype, or float32 where the CPU lacks it.
         """
         ...
 

@@ -42,7 +42,8 @@ class Engine(Protocol):
         """Runs prefill, verification and decode rows in one pass.
 
         Returns:
-            Logits [sum(row.logits), V] in row order, float (the model's dtype), on the engine's output device.
+            Logits [sum(row.logits), V] in row order, float (the model's dtype, or float32 where the CPU lacks it), on
+            the engine's output device.
             Position i of a row's logits is the distribution of the token after the i-th of its last fed tokens.
 
         Raises:

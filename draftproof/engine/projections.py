@@ -2,10 +2,15 @@
 
 On a CPU a small batch costs what reading the weights costs, so the layout decides the speed: oneDNN's blocked layout
 streams at the memory's bandwidth, the plain one is laid out anew at every call. Elementwise neighbours ride along.
+
+CPUs without instructions for 16-bit floats (AVX2) compute in float32 and read the very same weights as halves: FBGEMM
+widens them in registers, so a pass still reads two bytes a weight, and nothing but the weights is ever rounded to 16
+bits.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, Protocol
 
 import torch
@@ -14,7 +19,10 @@ from torch.nn.functional import linear, silu
 
 # What torch.compile itself emits for linear layers on CPUs.
 _ONEDNN: Final[Any] = torch.ops.mkldnn
+_FBGEMM: Final[Any] = torch.ops.quantized
 _ROWS_HINT: Final = 16
+# The largest weight is scaled to just below this power of two, float16's largest.
+_HALF_EXPONENT: Final = 15
 
 
 class Projection(Protocol):
@@ -85,11 +93,70 @@ class OneDnnProjection:
         return product
 
 
+class HalfProjection:
+    """16-bit weights read as float16 by float32 products.
+
+    A power of two, divided out again, brings them into float16's range: exact for every bfloat16 above 2^-32 of the
+    matrix's largest weight. `halves` says whether all of them are.
+    """
+
+    def __init__(self, halves: Tensor, scale: float, bias: Tensor | None) -> None:
+        self.width = len(halves)
+        self._scale, self._factor = scale, torch.tensor([scale])
+        scaled = None if bias is None else bias.float() / scale
+        self._packed = _FBGEMM.linear_prepack_fp16(halves.float(), scaled)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        product: Tensor = _FBGEMM.linear_dynamic_fp16(x.contiguous(), self._packed)
+        return product if self._scale == 1.0 else product.mul_(self._factor)
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        product: Tensor = _FBGEMM.linear_dynamic_fp16(x.contiguous(), self._packed)
+        return torch.add(residual, product, alpha=self._scale, out=product)
+
+    def silu(self, x: Tensor) -> Tensor:
+        return silu(self(x), inplace=True)
+
+    def times(self, x: Tensor, gate: Tensor) -> Tensor:
+        return self(x).mul_(gate)
+
+
+def compute_dtype(weights: torch.dtype) -> torch.dtype:
+    """What activations, keys and values are kept in for weights of a dtype: float32 where 16 bits would be emulated."""
+    return torch.float32 if _widened(weights) else weights
+
+
 def project(weight: Tensor, bias: Tensor | None = None) -> Projection:
-    """The fastest projection that this machine computes for weight [out, in] and bias [out]."""
+    """The fastest projection that this machine computes for weight [out, in] and bias [out].
+
+    Inputs and results have the dtype that `compute_dtype` names.
+    """
+    if _widened(weight.dtype):
+        found = halves(weight)
+        if found is None:
+            return project(weight.float(), None if bias is None else bias.float())
+        return HalfProjection(*found, bias)
     if _blocked(weight.dtype):
         return OneDnnProjection(weight, bias)
     return PlainProjection(weight, bias)
+
+
+def halves(weight: Tensor) -> tuple[Tensor, float] | None:
+    """Weights of 16 bits as float16 times a power of two, or None if a bit of one would be lost."""
+    if weight.dtype == torch.float16:
+        return weight, 1.0
+    largest = float(weight.abs().max())
+    exponent = math.frexp(largest)[1] - _HALF_EXPONENT if largest else 0
+    scale = 2.0**exponent
+    scaled = weight.float().div_(scale)
+    half = scaled.half()
+    return (half, scale) if torch.equal(half.float(), scaled) else None
+
+
+def _widened(dtype: torch.dtype) -> bool:
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        return False
+    return dtype == torch.float16 or (dtype == torch.bfloat16 and not _blocked(dtype))
 
 
 def _blocked(dtype: torch.dtype) -> bool:

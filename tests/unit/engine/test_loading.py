@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Row
 from draftproof.engine.loading import find, load_engine, load_tokenizer
+from draftproof.engine.projections import compute_dtype
 from draftproof.errors import ConfigError, ModelLoadError
 
 
@@ -48,10 +49,19 @@ def test_device_map(tiny, device_map):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_sixteen_bits(each_kind, dtype):
-    engine = each_kind.engine(dtype=dtype)
+    engine = each_kind.engine(dtype=dtype, packed=False)
     logits = engine.forward([Row(0, 0, [1, 2, 3], 3)])
     assert logits.dtype == getattr(torch, dtype)
     assert engine.kv_bytes == each_kind.engine().kv_bytes // 2
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bits_packed(tiny, dtype):
+    """Without arithmetic of 16 bits the weights keep them, while logits, keys and values have 32."""
+    engine = tiny("llama").engine(dtype=dtype)
+    computed = compute_dtype(getattr(torch, dtype))
+    assert engine.forward([Row(0, 0, [1, 2, 3], 3)]).dtype == computed
+    assert engine.kv_bytes == tiny("llama").engine().kv_bytes * computed.itemsize // 4
 
 
 def test_weights_tell_models_and_dtypes_apart(tiny, build_model, tmp_path):

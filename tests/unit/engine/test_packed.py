@@ -6,9 +6,10 @@ import random
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
-from draftproof.engine import packed
+from draftproof.engine import packed, projections
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Row
 from draftproof.engine.loading import load_engine
@@ -100,8 +101,6 @@ def schedule(seed: int) -> list[list[Row]]:
 
 def spoil_norms(engine_folder):
     """Gives norms and biases other values than the ones and zeros that they begin with."""
-    from safetensors.torch import load_file, save_file
-
     path = engine_folder / "model.safetensors"
     tensors = load_file(path)
     generator = torch.Generator().manual_seed(3)
@@ -139,6 +138,36 @@ def test_sixteen_bits_are_as_close_to_float32_as_transformers_own(build_model, t
         off["ours"] += float((ours.forward(rows).float() - expected).square().sum())
         off["theirs"] += float((theirs.forward(rows).float() - expected).square().sum())
     assert off["ours"] < 2 * off["theirs"]
+
+
+@pytest.mark.parametrize("kind", ["llama", "biases", "qwen3"])
+def test_without_16_bit_arithmetic_the_same_weights_run_in_float32(build_model, tmp_path, monkeypatch, kind):
+    """bfloat16 weights, some of them tiny, give what transformers gives for exactly these weights in float32."""
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        pytest.skip("this PyTorch has no FBGEMM")
+    monkeypatch.setattr("draftproof.engine.projections._blocked", lambda dtype: dtype == torch.float32)
+    folder = build_model(randomised({**SMALL, **SUPPORTED[kind]}), tmp_path)
+    spoil_norms(folder)
+    path = folder / "model.safetensors"
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(path).items()}
+    for tensor in tensors.values():
+        tensor.view(-1)[::7] *= 1e-5
+    save_file(tensors, path, metadata={"format": "pt"})
+    ours, theirs = load(folder, dtype="bfloat16"), load(folder, packed=False)
+    assert isinstance(ours.run.layers[0].qkv, projections.HalfProjection)
+    for rows in schedule(4):
+        torch.testing.assert_close(ours.forward(rows), theirs.forward(rows), atol=1e-4, rtol=0)
+
+
+def test_halves_keep_every_bit_or_say_so():
+    weight = torch.randn(64, 64, generator=torch.Generator().manual_seed(5)).bfloat16()
+    weight[0, :3] = torch.tensor([3e4, 3e-5, 0.0])
+    half, scale = projections.halves(weight)
+    assert torch.equal(half.float() * scale, weight.float())
+    weight[0, 3] = 1e-9
+    assert projections.halves(weight) is None
+    assert isinstance(projections.project(weight), projections.PlainProjection | projections.OneDnnProjection)
+    assert projections.halves(torch.zeros(2, 2).bfloat16())[1] == 1.0
 
 
 @pytest.mark.parametrize("kind", list(OTHERS))
