@@ -2,9 +2,9 @@
 
     python -m bench.engine_forward [--model MODEL] [--dtype DTYPE …] [--rounds N] [--json FILE]
 
-Both run in one process on the same weights, turn and turn about, so that the machine's moods hit both alike; a case's
-ratio is the median over rounds of engine time / mean of the two transformers times around it. transformers' cache is
-cropped after every step and the engine's slots roll back, so each repetition computes the same positions.
+Both run in one process on equal weights of one dtype, turn and turn about, so that the machine's moods hit both alike;
+a case's ratio is the median over rounds of engine time / mean of the two transformers times around it. transformers'
+cache is cropped after every step and the engine's slots roll back, so each repetition computes the same positions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from transformers import DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from draftproof.engine import attention
 from draftproof.engine.config import EMBEDDED, ModelConfig
 from draftproof.engine.engine import TransformersEngine
 from draftproof.engine.interface import Row
-from draftproof.engine.loading import load_engine
+from draftproof.engine.loading import find, load_engine
 
 PREFIX = 200
 
@@ -61,9 +60,8 @@ class Result:
 CASES = (Case("decode, 1 row", 1, 1), Case("verify, 1 row x 5", 1, 5), Case("verify, 8 rows x 5", 8, 5))
 
 
-def measure(engine: TransformersEngine, case: Case, rounds: int, dtype: str) -> Result:
+def measure(engine: TransformersEngine, model: PreTrainedModel, case: Case, rounds: int, dtype: str) -> Result:
     """Times both ways, A B A B …"""
-    model = engine.model
     prefix = torch.randint(0, engine.vocab_size, (case.rows, PREFIX), generator=torch.Generator().manual_seed(0))
     new = torch.randint(0, engine.vocab_size, (case.rows, case.tokens), generator=torch.Generator().manual_seed(1))
     for slot in range(case.rows):
@@ -71,7 +69,6 @@ def measure(engine: TransformersEngine, case: Case, rounds: int, dtype: str) -> 
     rows = [Row(slot, PREFIX, new[slot].tolist(), case.tokens) for slot in range(case.rows)]
 
     with torch.inference_mode():
-        model.set_attn_implementation("sdpa")
         cache = DynamicCache(config=model.config)
         model(input_ids=prefix, cache=cache, use_cache=True, logits_to_keep=1)
 
@@ -83,19 +80,17 @@ def measure(engine: TransformersEngine, case: Case, rounds: int, dtype: str) -> 
         def ours() -> torch.Tensor:
             return engine.forward(rows)
 
-        def timed(attend: str, step: Callable[[], torch.Tensor]) -> tuple[float, float]:
-            model.set_attn_implementation(attend)
+        def timed(step: Callable[[], torch.Tensor]) -> tuple[float, float]:
             step()
             wall, cpu = time.perf_counter(), time.process_time()
             step()
             step()
             return (time.perf_counter() - wall) / 2 * 1e3, (time.process_time() - cpu) / 2 * 1e3
 
-        their_times, our_times = [timed("sdpa", theirs)], []
+        their_times, our_times = [timed(theirs)], []
         for _ in range(rounds):
-            our_times.append(timed(attention.NAME, ours))
-            their_times.append(timed("sdpa", theirs))
-        model.set_attn_implementation(attention.NAME)
+            our_times.append(timed(ours))
+            their_times.append(timed(theirs))
     for slot in range(case.rows):
         engine.truncate(slot, 0)
     return Result(
@@ -127,8 +122,12 @@ def main() -> None:
     for dtype in options.dtype:
         config = ModelConfig(model=options.model, dtype=dtype, slots=8, max_context=512, threads=options.threads)
         engine = load_engine(config)
+        source = find(config)
+        model = AutoModelForCausalLM.from_pretrained(
+            source.location, **source.keywords, dtype=getattr(torch, dtype), attn_implementation="sdpa"
+        ).eval()
         for case in CASES:
-            result = measure(engine, case, options.rounds, dtype)
+            result = measure(engine, model, case, options.rounds, dtype)
             results.append(result)
             print(
                 f"{result.dtype:10} {result.case:20} {result.engine_ms:10.1f} {result.transformers_ms:16.1f}"
