@@ -6,7 +6,9 @@ from pathlib import Path
 
 import typer
 
+from draft_service.settings import check_drafter, check_encoding
 from draftproof.rpc.options import RpcLimits
+from draftproof.rpc.security import Address, channel_credentials
 from draftproof.serving import logs, options
 from draftproof.serving.lifecycle import App, main
 
@@ -78,6 +80,23 @@ def draft(
     logs.configure(log_level, log_format)
 
     def build() -> App:
+        kind = options.dtype(dtype)
+        check_drafter(drafter)
+        check_encoding(q_encoding)
+        target_tls = options.tls_files(target_tls_cert, target_tls_key, target_tls_ca)
+        if target:
+            channel_credentials(Address.parse(target), target_tls, insecure, target_token)
+        listen = options.ListenConfig(
+            host=host,
+            port=port,
+            tls=options.tls_files(tls_cert, tls_key, tls_ca),
+            token=token,
+            insecure=insecure,
+            limits=RpcLimits(max_message_bytes=max_message_bytes, keepalive_seconds=keepalive),
+            grace=grace,
+            metrics_port=metrics_port,
+        )
+        listen.check()
         # heavy imports wait until --help and wrong options are dealt with
         from draft_service.app import DraftConfig, TargetAddress, load
         from draft_service.link import LinkConfig
@@ -88,7 +107,7 @@ def draft(
                 drafter=drafter,
                 model=ModelConfig(
                     model=model,
-                    dtype=options.dtype(dtype),
+                    dtype=kind,
                     device=device,
                     revision=revision,
                     slots=slots,
@@ -97,21 +116,12 @@ def draft(
                 ),
                 target=TargetAddress(
                     address=target,
-                    tls=options.tls_files(target_tls_cert, target_tls_key, target_tls_ca),
+                    tls=target_tls,
                     token=target_token,
                     insecure=insecure,
                 ),
                 link=LinkConfig(reconnect_timeout=reconnect_timeout),
-                listen=options.ListenConfig(
-                    host=host,
-                    port=port,
-                    tls=options.tls_files(tls_cert, tls_key, tls_ca),
-                    token=token,
-                    insecure=insecure,
-                    limits=RpcLimits(max_message_bytes=max_message_bytes, keepalive_seconds=keepalive),
-                    grace=grace,
-                    metrics_port=metrics_port,
-                ),
+                listen=listen,
                 q_encoding=q_encoding,
                 lattice_entries=lattice_entries,
                 lattice_bits=lattice_bits,

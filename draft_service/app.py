@@ -14,13 +14,13 @@ from draft_service.drafters.ngram import NgramDrafter
 from draft_service.link import LinkConfig, TargetLink
 from draft_service.loop import DraftLoop
 from draft_service.pool import DraftServicer, LinkPool, NoTarget
+from draft_service.settings import check_drafter
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Tokenizer
-from draftproof.errors import ConfigError
 from draftproof.metrics.draft import DraftMetrics
 from draftproof.rpc.channel import aio_channel
 from draftproof.rpc.security import TlsFiles
-from draftproof.rpc.server import RunningServer, Service, check_address
+from draftproof.rpc.server import RunningServer, Service
 from draftproof.serving import process
 from draftproof.serving.generation import GenerationConfig, GenerationServicer, Generator
 from draftproof.serving.model_thread import ModelThread
@@ -30,8 +30,6 @@ from draftproof.version import VERSION
 from draftproof.wire import fingerprint as wire_fingerprint
 
 log = structlog.get_logger(__name__)
-
-DRAFTERS = ("ngram", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,7 @@ class DraftApp:
             role="draft", version=VERSION, model=drafter.name, weights_sha256=drafter.weights_sha256
         )
         self._thread = ModelThread("draft")
-        self._loop = DraftLoop(drafter, self._thread, self._metrics, config.stall_timeout)
+        self._loop = DraftLoop(drafter, self._thread, self._metrics, config.stall_timeout, self._on_drafter)
         limits = config.listen.limits
         self._generator = Generator(
             self._loop,
@@ -200,6 +198,11 @@ class DraftApp:
         await self.server.stop(0.0)
         self._thread.stop()
 
+    def _on_drafter(self, healthy: bool) -> None:
+        # whoever brings its own targets has other ways to them; for clients of ours, slow is better than gone
+        if self._link is None and self.server is not None:
+            self.server.set_serving(healthy)
+
     def _on_link(self, up: bool) -> None:
         if self.server is not None:
             self.server.set_serving(up)
@@ -211,9 +214,8 @@ def load(config: DraftConfig) -> DraftApp:
     Raises:
         DraftproofError: the port is taken, a setting is wrong, or the model can't be loaded.
     """
-    check_address(config.listen.address)
-    if config.drafter not in DRAFTERS:
-        raise ConfigError("drafter", f"must be one of {', '.join(DRAFTERS)}, got {config.drafter!r}")
+    config.listen.check()
+    check_drafter(config.drafter)
     encode = encoder(config.q_encoding, config.lattice_entries, config.lattice_bits)
     # transformers alone takes seconds to import; an app over another engine does without
     from draftproof.engine.loading import load_engine, load_tokenizer

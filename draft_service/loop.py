@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -28,14 +28,21 @@ class DraftLoop:
         thread: where it does.
         metrics: told of steps and failures.
         stall_timeout: seconds that a step may take; then requests go on without proposals until it returns.
+        on_health: told when a step hangs, and when it has returned after all.
     """
 
     def __init__(
-        self, drafter: Drafter, thread: ModelThread, metrics: DraftMetrics, stall_timeout: float = 30.0
+        self,
+        drafter: Drafter,
+        thread: ModelThread,
+        metrics: DraftMetrics,
+        stall_timeout: float = 30.0,
+        on_health: Callable[[bool], None] = lambda healthy: None,
     ) -> None:
         self.name = drafter.name
         self._stall_timeout = stall_timeout
         self._stalled = False
+        self._on_health = on_health
         self._drafter = drafter
         self._thread = thread
         self._metrics = metrics
@@ -118,10 +125,12 @@ class DraftLoop:
         if self._stalled:
             self._stalled = False
             log.info("drafting again")
+            self._on_health(True)
 
     def _give_up(self) -> None:
         """Lets every request go on with what was drawn for it so far (L10); a hung call can't be ended."""
         self._stalled = True
+        self._on_health(False)
         log.error("the drafter hangs; requests go on without it", seconds=self._stall_timeout, blocks=len(self._open))
         self._metrics.drafting_failed(len(self._open))
         for block, future in self._open:

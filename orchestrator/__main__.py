@@ -6,9 +6,13 @@ from pathlib import Path
 
 import typer
 
+from draft_service.settings import check_drafter, check_encoding
 from draftproof.rpc.options import RpcLimits
 from draftproof.serving import logs, options
 from draftproof.serving.lifecycle import App, main
+from orchestrator.mesh import Mesh
+from orchestrator.supervisor import wanted
+from orchestrator.workers import Role
 
 _RAY = "Ray"
 _TARGETS = "Target workers"
@@ -101,6 +105,9 @@ def orchestrate(
     queue_limit: int = typer.Option(256, min=0, help="Most requests that wait for admission; one more is refused."),
     round_timeout: float = typer.Option(10.0, min=0.1, help="Seconds a worker may be silent between rounds."),
     open_timeout: float = typer.Option(30.0, min=0.1, help="Seconds until a worker must have opened a session."),
+    target_wait: float = typer.Option(
+        30.0, min=0.0, help="Seconds a request waits for a target to be ready before it fails."
+    ),
     draft_wait: float = typer.Option(
         2.0,
         min=0.0,
@@ -129,31 +136,43 @@ def orchestrate(
     logs.configure(log_level, log_format)
 
     def build() -> App:
-        # heavy imports wait until --help and wrong options are dealt with
-        from draftproof.engine.config import ModelConfig
-        from orchestrator.app import OrchestratorConfig, load
-        from orchestrator.attempt import Patience
-        from orchestrator.mesh import Mesh
-        from orchestrator.probe import ProbeConfig
-        from orchestrator.ray_placement import Crew, RayConfig, Resources
-        from orchestrator.recipes import draft_recipe, target_recipe
-        from orchestrator.relay import RelayConfig
-        from orchestrator.supervisor import SupervisorConfig, wanted
-        from orchestrator.workers import Role
-
+        kind = options.dtype(dtype)
+        check_drafter(drafter)
+        check_encoding(q_encoding)
         limits = RpcLimits(max_message_bytes=max_message_bytes, keepalive_seconds=keepalive)
+        listen = options.ListenConfig(
+            host=host,
+            port=port,
+            tls=options.tls_files(tls_cert, tls_key, tls_ca),
+            token=token,
+            insecure=insecure,
+            limits=limits,
+            grace=grace,
+            metrics_port=metrics_port,
+        )
+        listen.check()
         mesh = Mesh(
             tls=options.tls_files(worker_tls_cert, worker_tls_key, worker_tls_ca),
             token=worker_token,
             insecure=worker_insecure,
         )
         counts = {Role.TARGET: wanted("targets", targets), Role.DRAFT: wanted("drafts", drafts)}
+        # heavy imports wait until --help and wrong options are dealt with
+        from draftproof.engine.config import ModelConfig
+        from orchestrator.app import OrchestratorConfig, load
+        from orchestrator.attempt import Patience
+        from orchestrator.probe import ProbeConfig
+        from orchestrator.ray_placement import Crew, RayConfig, Resources
+        from orchestrator.recipes import draft_recipe, target_recipe
+        from orchestrator.relay import RelayConfig
+        from orchestrator.supervisor import SupervisorConfig
+
         crews = {
             Role.TARGET: Crew(
                 recipe=target_recipe(
                     ModelConfig(
                         model=model,
-                        dtype=options.dtype(dtype),
+                        dtype=kind,
                         device=device,
                         device_map=device_map,
                         revision=revision,
@@ -171,7 +190,7 @@ def orchestrate(
                     drafter,
                     ModelConfig(
                         model=draft_model or model,
-                        dtype=options.dtype(dtype),
+                        dtype=kind,
                         device=device,
                         slots=16,
                         threads=draft_threads,
@@ -192,17 +211,12 @@ def orchestrate(
                     wanted=counts,
                     attached={Role.TARGET: tuple(attach_target), Role.DRAFT: tuple(attach_draft)},
                 ),
-                listen=options.ListenConfig(
-                    host=host,
-                    port=port,
-                    tls=options.tls_files(tls_cert, tls_key, tls_ca),
-                    token=token,
-                    insecure=insecure,
-                    limits=limits,
-                    grace=grace,
-                    metrics_port=metrics_port,
+                listen=listen,
+                relay=RelayConfig(
+                    patience=Patience(opening=open_timeout, round=round_timeout),
+                    no_worker=target_wait,
+                    same_draft=draft_wait,
                 ),
-                relay=RelayConfig(patience=Patience(opening=open_timeout, round=round_timeout), same_draft=draft_wait),
                 probes=ProbeConfig(interval=probe_interval, lost_after=lost_after),
                 queue_limit=queue_limit,
                 mesh=mesh,

@@ -10,7 +10,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from draftproof.metrics.cluster import OrchestratorMetrics
-from draftproof.rpc.server import RunningServer, Service, check_address
+from draftproof.rpc.server import RunningServer, Service
 from draftproof.serving import process
 from draftproof.serving.options import ListenConfig
 from draftproof.v1 import generation_pb2_grpc, orchestrator_pb2_grpc
@@ -167,7 +167,7 @@ def load(config: OrchestratorConfig, ray: RayConfig) -> OrchestratorApp:
     Raises:
         ConfigError: the port is taken, or there is no such cluster.
     """
-    check_address(config.listen.address)
+    config.listen.check()
     if ray.address == NO_RAY:
         return OrchestratorApp(config, None)
     connect(ray)

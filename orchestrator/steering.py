@@ -63,7 +63,7 @@ class Steering(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         try:
             await self._supervisor.replace(request.name)
         except LookupError:
-            raise InvalidArgumentError.of("name", "a worker that this orchestrator has placed", request.name) from None
+            raise InvalidArgumentError.of("worker", "one that this orchestrator has placed", request.name) from None
         return orchestrator_pb2.ReplaceWorkerResponse()
 
     async def Stats(

@@ -57,6 +57,18 @@ def target(
     logs.configure(log_level, log_format)
 
     def build() -> App:
+        kind = options.dtype(dtype)
+        listen = options.ListenConfig(
+            host=host,
+            port=port,
+            tls=options.tls_files(tls_cert, tls_key, tls_ca),
+            token=token,
+            insecure=insecure,
+            limits=RpcLimits(max_message_bytes=max_message_bytes, keepalive_seconds=keepalive),
+            grace=grace,
+            metrics_port=metrics_port,
+        )
+        listen.check()
         # heavy imports wait until --help and wrong options are dealt with
         from draftproof.engine.config import ModelConfig
         from target_service.app import TargetConfig, load
@@ -67,7 +79,7 @@ def target(
             TargetConfig(
                 model=ModelConfig(
                     model=model,
-                    dtype=options.dtype(dtype),
+                    dtype=kind,
                     device=device,
                     device_map=device_map,
                     revision=revision,
@@ -87,16 +99,7 @@ def target(
                         max_tokens=max_batch_tokens, prefill_chunk=prefill_chunk, merge=not batch_invariant
                     ),
                 ),
-                listen=options.ListenConfig(
-                    host=host,
-                    port=port,
-                    tls=options.tls_files(tls_cert, tls_key, tls_ca),
-                    token=token,
-                    insecure=insecure,
-                    limits=RpcLimits(max_message_bytes=max_message_bytes, keepalive_seconds=keepalive),
-                    grace=grace,
-                    metrics_port=metrics_port,
-                ),
+                listen=listen,
             )
         )
 

@@ -12,7 +12,7 @@ from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Engine, Tokenizer
 from draftproof.errors import ConfigError
 from draftproof.metrics.target import TargetMetrics
-from draftproof.rpc.server import RunningServer, Service, check_address
+from draftproof.rpc.server import RunningServer, Service
 from draftproof.serving import process
 from draftproof.serving.drafting import NoDrafting
 from draftproof.serving.generation import GenerationConfig, GenerationServicer, Generator
@@ -117,7 +117,7 @@ def load(config: TargetConfig) -> TargetApp:
     Raises:
         DraftproofError: the port is taken, or the model can't be loaded.
     """
-    check_address(config.listen.address)
+    config.listen.check()
     # transformers alone takes seconds to import; an app over another engine does without
     from draftproof.engine.loading import load_engine, load_tokenizer
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from draft_service.drafters.interface import Guess, OpenBlock
+from draft_service.settings import check_encoding
 from draftproof.engine.interface import Engine, Row
 from draftproof.errors import ConfigError
 from draftproof.sampling.draft_q import DraftQ, Lattice, OneHot, dense, draw, quantise, sparsify, support
@@ -21,7 +22,6 @@ from draftproof.sampling.rng import Draw, Purpose, random_words, uniforms
 from draftproof.serving.drafting import DraftSequence, Proposal
 
 Encoder = Callable[[Tensor], Sequence[DraftQ]]
-ENCODINGS = ("lattice", "sparse", "dense")
 
 
 def encoder(encoding: str, entries: int, bits: int) -> Encoder:
@@ -35,8 +35,7 @@ def encoder(encoding: str, entries: int, bits: int) -> Encoder:
     Raises:
         ConfigError: unknown encoding or sizes out of range.
     """
-    if encoding not in ENCODINGS:
-        raise ConfigError("q_encoding", f"must be one of {', '.join(ENCODINGS)}, got {encoding!r}")
+    check_encoding(encoding)
     if not 1 <= bits <= 24:
         raise ConfigError("lattice_bits", f"must be in [1, 24], got {bits}")
     if entries < 1:

@@ -45,6 +45,22 @@ class ListenConfig:
         host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
         return f"{host}:{self.port}"
 
+    def check(self) -> None:
+        """Says early, before a model is loaded, why nothing could be served here.
+
+        Raises:
+            ConfigError: the address is malformed, taken or not this machine's, a file or the token can't be used, or
+                plaintext would leave this machine.
+        """
+        # not at the top: --help does without gRPC
+        from draftproof.rpc.security import Address, check_token, server_credentials
+        from draftproof.rpc.server import check_address
+
+        server_credentials(Address.parse(self.address), self.tls, self.insecure)
+        if self.token is not None:
+            check_token(self.token)
+        check_address(self.address)
+
 
 def tls_files(cert: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
     """The files as given; None where there are none, which means plaintext."""

@@ -53,6 +53,7 @@ class Setting:
     gamma: int = 4
     adaptive: bool = True
     max_sessions: int = 512
+    stall_timeout: float = 30.0
     extra: Sequence[tuple[Role, str]] = ()
 
 
@@ -95,6 +96,7 @@ class Cluster:
             gamma=setting.gamma,
             adaptive=setting.adaptive,
             max_sessions=setting.max_sessions,
+            stall_timeout=setting.stall_timeout,
         )
         tokenizer = setting.tokenizer()
         made = DraftApp((drafter or setting.drafter)(), tokenizer, tokenizer.vocab_size, config)

@@ -22,6 +22,7 @@ from draftproof.errors import UnavailableError
 from draftproof.serving.options import ListenConfig
 from draftproof.testing.table import ByteTokenizer, TableEngine
 from orchestrator.attempt import Patience
+from orchestrator.workers import State
 from tests.integration.orchestrator.conftest import Build
 from tests.integration.orchestrator.harness import RELAY, Cluster, Divider, check_same, requests
 from tests.integration.services.harness import LETTERS, Node, model_drafter, table, until
@@ -99,8 +100,8 @@ class Stuck(ModelDrafter):
 class StuckEngine(TableEngine):
     """Goes on only while its gate is open."""
 
-    def __init__(self, gate: threading.Event) -> None:
-        super().__init__(LETTERS, slots=8, delay=0.003)
+    def __init__(self, gate: threading.Event, noise: float = 0.0, slots: int = 8) -> None:
+        super().__init__(LETTERS, noise=noise, slots=slots, delay=0.003)
         self._gate = gate
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
@@ -150,6 +151,28 @@ async def test_a_silent_target_is_given_up_for_another(cluster: Build, gate: thr
     assert stats.fallbacks["target_slow"] > 0
     assert not stats.failed
     gate.set()
+    await built.idle()
+
+
+async def test_a_draft_whose_drafter_hangs_is_left_for_another(cluster: Build, gate: threading.Event) -> None:
+    engines = iter([StuckEngine(gate, noise=0.3, slots=32), table(noise=0.3, slots=32)])
+    built = await cluster(drafts=2, stall_timeout=0.1, drafter=lambda: model_drafter(next(engines)))
+    client = built.client()
+    expected = await undisturbed(client, 8)
+    hung = built.worker(built.drafts[0])
+    gate.clear()
+    running = asyncio.create_task(undisturbed(client, 8))
+    await until(lambda: hung.state is not State.READY)
+    assert "NOT_SERVING" in hung.problem
+    for index, (completion, same) in enumerate(zip(await running, expected, strict=True)):
+        if index % 2:
+            check_same(completion, same)
+        else:  # seeded: a round without the proposals of the hung step ends elsewhere, under the same law
+            assert len(completion.token_ids) == len(same.token_ids)
+    alone = await client.generate("hello", max_tokens=20, ignore_eos=True)
+    assert alone.stats.drafted, "the other one drafts"
+    gate.set()
+    await until(lambda: built.worker(built.drafts[0]).state is State.READY)
     await built.idle()
 
 

@@ -50,9 +50,11 @@ def sequence() -> DraftSequence:
 
 
 @asynccontextmanager
-async def running(drafter: Counting, stall_timeout: float = 30.0) -> AsyncIterator[tuple[DraftLoop, CollectorRegistry]]:
+async def running(
+    drafter: Counting, stall_timeout: float = 30.0, on_health: Callable[[bool], None] = lambda healthy: None
+) -> AsyncIterator[tuple[DraftLoop, CollectorRegistry]]:
     registry, thread = CollectorRegistry(), ModelThread("draft")
-    loop = DraftLoop(drafter, thread, DraftMetrics(registry), stall_timeout)
+    loop = DraftLoop(drafter, thread, DraftMetrics(registry), stall_timeout, on_health)
     task = asyncio.create_task(loop.run())
     try:
         yield loop, registry
@@ -135,12 +137,14 @@ async def test_a_hung_step_costs_proposals_not_requests() -> None:
             free.wait(60.0)
 
     drafter = Counting(width=1, on_step=hang_third)
-    async with running(drafter, stall_timeout=0.1) as (loop, registry):
+    health: list[bool] = []
+    async with running(drafter, stall_timeout=0.1, on_health=health.append) as (loop, registry):
         try:
             found = await asyncio.wait_for(asyncio.gather(loop.propose(sequence(), 5), loop.propose(sequence(), 5)), 20)
             assert [ids(proposals) for proposals in found] == [[0, 1], []], "what was drawn before is sent"
             assert await asyncio.wait_for(loop.propose(sequence(), 5), 20) == []
             assert registry.get_sample_value("draftproof_drafting_failures_total") == 2
+            assert health == [False]
         finally:
             free.set()
         async with asyncio.timeout(20):
@@ -150,6 +154,7 @@ async def test_a_hung_step_costs_proposals_not_requests() -> None:
                     break
                 await asyncio.sleep(0.01)
         assert again == [0, 1]
+        assert health == [False, True]
 
 
 async def settled(drafter: Counting, steps: int) -> None:
