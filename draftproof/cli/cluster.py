@@ -40,6 +40,7 @@ class LocalCluster:
     draft_threads: int | None = None
     drafter: str | None = None
     draft_model: str | None = None
+    q_encoding: str | None = None
     gamma: int | None = None
     host: str = "127.0.0.1"
     port: int = 7500
@@ -67,6 +68,7 @@ class LocalCluster:
             draft_threads=self.draft_threads,
             drafter=self.drafter,
             draft_model=self.draft_model,
+            q_encoding=self.q_encoding,
             gamma=self.gamma,
             host=self.host,
             port=self.port,

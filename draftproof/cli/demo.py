@@ -12,7 +12,7 @@ from rich.table import Table
 from draftproof.cli import render
 from draftproof.cli.cluster import LocalCluster, Progress
 from draftproof.cli.generate import conversation
-from draftproof.cli.stack import Interrupted, Stack
+from draftproof.cli.stack import Stack
 from draftproof.cli.up import Relay, start
 from draftproof.client import Client, Completion
 
@@ -42,15 +42,13 @@ def run(cluster: LocalCluster, *, prompt: str, sampling: dict[str, Any], wait: f
 
     Raises:
         DraftproofError: something didn't start or a request failed.
+        Interrupted: the user asked to stop.
     """
     console = Console(highlight=False)
     cluster.prepare_model()
     relay = Relay(console, logs, Progress(cluster.targets, cluster.drafts))
     with Stack(relay) as stack:
-        try:
-            address = start(stack, cluster, relay, wait, console)
-        except Interrupted:
-            return
+        address = start(stack, cluster, relay, wait, console)
         with Client(address) as client:
             compare(console, client, prompt, sampling)
 

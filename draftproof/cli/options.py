@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +12,13 @@ import typer
 
 if TYPE_CHECKING:
     from draftproof.client import Client
+    from draftproof.errors import RequestError
     from draftproof.rpc.security import TlsFiles
 
 _SERVER = "Server"
 _SAMPLING = "Sampling"
 _STOPPING = "Stopping"
+_REPEAT_SECONDS = 30.0
 
 Address = Annotated[
     str,
@@ -172,11 +176,34 @@ class Connection:
         Raises:
             ConfigError: the address is malformed, a file is missing, or plaintext isn't allowed.
         """
-        from draftproof.client import Client
+        from draftproof.client import Client, RetryPolicy
 
         return Client(
-            self.address, tls=self.tls_files(), token=self.token, insecure=self.insecure, timeout=self.timeout
+            self.address,
+            tls=self.tls_files(),
+            token=self.token,
+            insecure=self.insecure,
+            timeout=self.timeout,
+            retries=RetryPolicy(notice=Waiting(self.address)),
         )
+
+
+class Waiting:
+    """Says on stderr what a call waits for: once a cause, and again now and then."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._said = ""
+        self._quiet_until = 0.0
+
+    def __call__(self, error: RequestError, seconds: float) -> None:
+        """A call is about to be tried again."""
+        now = time.monotonic()
+        problem = " ".join(error.message.split())
+        if problem == self._said and now < self._quiet_until:
+            return
+        self._said, self._quiet_until = problem, now + _REPEAT_SECONDS
+        print(f"waiting for {self._address}: {problem}; trying for another {seconds:.0f} s", file=sys.stderr)
 
 
 def sampling_fields(**options: Any) -> dict[str, Any]:

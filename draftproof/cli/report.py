@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from draftproof.cli.stack import Interrupted
 from draftproof.errors import (
     ConfigError,
     ContextLengthError,
@@ -33,13 +34,16 @@ _HINTS: tuple[tuple[type[DraftproofError], str], ...] = (
 
 
 def exit_code(error: DraftproofError) -> int:
-    """2 where the command was called wrongly, 1 where it failed."""
+    """2 where the command was called wrongly, 128 + the signal where the user stopped it, 1 where it failed."""
+    if isinstance(error, Interrupted):
+        return 128 + error.number
     return USAGE if isinstance(error, ConfigError | InvalidArgumentError) else FAILURE
 
 
 def show_error(error: DraftproofError) -> None:
     """Prints the error and what to do about it on stderr."""
-    print(f"error: {' '.join(error.message.split())}", file=sys.stderr)
+    kind = "" if isinstance(error, Interrupted) else "error: "
+    print(f"{kind}{' '.join(error.message.split())}", file=sys.stderr)
     hint = next((text for kind, text in _HINTS if isinstance(error, kind)), "")
     if hint:
         print(f"       {hint}", file=sys.stderr)

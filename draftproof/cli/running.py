@@ -42,6 +42,14 @@ DraftModel = Annotated[
     str | None,
     typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_DRAFT_MODEL", help="Model of the drafter.", rich_help_panel=_MODELS),
 ]
+QEncoding = Annotated[
+    str | None,
+    typer.Option(
+        envvar="DRAFTPROOF_ORCHESTRATOR_Q_ENCODING",
+        help="How the drafter's distributions travel: lattice, sparse or dense.",
+        rich_help_panel=_MODELS,
+    ),
+]
 UpGamma = Annotated[
     int | None,
     typer.Option(
@@ -96,6 +104,7 @@ def up(
     draft_threads: DraftThreads = None,
     drafter: Drafter = None,
     draft_model: DraftModel = None,
+    q_encoding: QEncoding = None,
     gamma: UpGamma = None,
     host: Annotated[
         str,
@@ -171,6 +180,7 @@ def up(
         draft_threads=draft_threads,
         drafter=drafter,
         draft_model=draft_model,
+        q_encoding=q_encoding,
         gamma=gamma,
         host=host,
         port=port,
@@ -205,6 +215,7 @@ def demo(
     device: Device = None,
     drafter: Drafter = None,
     draft_model: DraftModel = None,
+    q_encoding: QEncoding = None,
     threads: Threads = None,
     draft_threads: DraftThreads = None,
     wait: Wait = 300.0,
@@ -220,6 +231,7 @@ def demo(
         device=device,
         drafter=drafter,
         draft_model=draft_model,
+        q_encoding=q_encoding,
         threads=threads,
         draft_threads=draft_threads,
         port=0,

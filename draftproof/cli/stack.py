@@ -27,7 +27,15 @@ class ServiceError(DraftproofError):
 
 
 class Interrupted(DraftproofError):
-    """The user asked to stop while something was still starting."""
+    """The user asked to stop while something was still starting.
+
+    Attributes:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__("stopped before it had started")
+        self.number = number
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,7 @@ class Stack:
         self._seen = seen
         self._patience = patience
         self._stop = threading.Event()
+        self._signal: int = signal.SIGINT
         self._old_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -185,7 +194,7 @@ class Stack:
                     f"the {child.name} service wasn't ready within {timeout:g} s; --logs shows what it does,"
                     " --wait gives it longer"
                 )
-        raise Interrupted("stopped")
+        raise Interrupted(self._signal)
 
     def watch(self) -> None:
         """Returns when the user asks to stop.
@@ -205,13 +214,14 @@ class Stack:
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
-            raise Interrupted("stopped")
+            raise Interrupted(self._signal)
 
     def _on_signal(self, number: int, frame: object) -> None:
         if self._stop.is_set():
             # the second time: whoever asks twice doesn't want to wait
             for child in reversed(self._children):
                 child.kill()
+        self._signal = number
         self._stop.set()
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from draftproof.cli import health
 from draftproof.cli.cluster import LocalCluster, Progress
-from draftproof.cli.stack import Interrupted, Stack, parse
+from draftproof.cli.stack import Stack, parse
 
 _COMMON = ("event", "level", "timestamp", "logger")
 
@@ -16,6 +16,7 @@ def run(cluster: LocalCluster, *, wait: float, logs: bool) -> None:
 
     Raises:
         DraftproofError: the port is taken, or something didn't start or stopped by itself.
+        Interrupted: the user asked to stop before it had started.
     """
     console = Console(highlight=False)
     health.require_free(cluster.host, cluster.port, "--port")
@@ -23,10 +24,7 @@ def run(cluster: LocalCluster, *, wait: float, logs: bool) -> None:
     patience = (30.0 if cluster.grace is None else cluster.grace) + 10.0
     relay = Relay(console, logs, Progress(cluster.targets, cluster.drafts))
     with Stack(relay, patience) as stack:
-        try:
-            address = start(stack, cluster, relay, wait, console)
-        except Interrupted:
-            return
+        address = start(stack, cluster, relay, wait, console)
         console.print(f"serving {cluster.model or 'smollm2-135m-instruct'} at {address}", style="bold")
         console.print('try     draftproof generate "The sea is"    draftproof top    Ctrl-C stops all', style="dim")
         stack.watch()
@@ -41,7 +39,10 @@ def start(stack: Stack, cluster: LocalCluster, relay: Relay, wait: float, consol
         ServiceError: it didn't start.
         Interrupted: the user asked to stop.
     """
-    with console.status("starting Ray, then the workers: loading models"):
+    doing = "starting Ray, then the workers: loading models"
+    if not console.is_terminal:
+        console.print(doing)  # a file shows no spinner
+    with console.status(doing):
         address = stack.wait_serving(stack.start(cluster.service()), wait, relay.progress.is_complete)
     relay.running = True
     return address
@@ -62,6 +63,8 @@ class Relay:
     def __call__(self, name: str, line: str) -> None:
         record = parse(line)
         self.progress.take(record)
+        if not (self._everything or self.running or self._console.is_terminal) and record.get("event") == "worker":
+            self._console.print(f"{record.get('worker')} {record.get('state')}", markup=False, soft_wrap=True)
         if self._everything:
             self._console.print(f"{name:<7} {line}", markup=False, soft_wrap=True, style="dim")
             return

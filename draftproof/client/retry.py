@@ -26,6 +26,7 @@ class RetryPolicy:
         resume: continue a generation whose server drained or went away, so that the caller sees one unbroken stream.
         initial_backoff: first pause where the server names none, seconds.
         max_backoff: longest such pause, seconds.
+        notice: told of every failure that is about to be tried again, and for how many seconds that may go on.
     """
 
     overloaded: bool = True
@@ -33,6 +34,7 @@ class RetryPolicy:
     resume: bool = True
     initial_backoff: float = 0.1
     max_backoff: float = 5.0
+    notice: Callable[[RequestError, float], None] | None = None
 
     def __post_init__(self) -> None:
         for field in ("unavailable", "initial_backoff", "max_backoff"):
@@ -125,7 +127,17 @@ class Attempts:
             return None
         self._failures += 1
         pause = self.policy.pause(self._failures, error.retry_delay, self._edges.luck())
-        return pause if self.deadline.fits(pause) else None
+        if not self.deadline.fits(pause):
+            return None
+        if self.policy.notice is not None:
+            self.policy.notice(error, self._patience(error, patient))
+        return pause
+
+    def _patience(self, error: RequestError, patient: bool) -> float:
+        left = self.deadline.left()
+        if patient or isinstance(error, OverloadedError) or self._first_failure is None:
+            return left
+        return min(left, self._first_failure + self.policy.unavailable - self._edges.clock())
 
     def _again(self, error: RequestError, patient: bool) -> bool:
         if isinstance(error, OverloadedError):

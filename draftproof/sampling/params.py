@@ -122,11 +122,13 @@ def _real(
 
 
 def _integer(name: str, value: object, low: int, high: int) -> int:
+    # what the wire can hold is nobody's idea of a limit
+    limit = f">= {low}" if high == UINT32_MAX else f"in [{low}, {high}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidArgumentError.of(name, f"an integer in [{low}, {high}]", value)
+        raise InvalidArgumentError.of(name, f"an integer {limit}", value)
     number = int(value)
     if not low <= number <= high:
-        raise InvalidArgumentError.of(name, f"in [{low}, {high}]", value)
+        raise InvalidArgumentError.of(name, f"at most {high}" if number > high == UINT32_MAX else limit, value)
     return number
 
 

@@ -25,6 +25,8 @@ def prompt_ids(request: generation_pb2.GenerateRequest, tokenizer: Tokenizer) ->
         raise InvalidArgumentError.of("prompt", "one of text, token_ids or chat", None)
     if form == "text":
         ids = tokenizer.encode(request.text)
+        if not ids:
+            raise InvalidArgumentError.of("prompt", "a text of at least one token", request.text)
     elif form == "token_ids":
         ids = list(request.token_ids.ids)
     else:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 
 import pytest
+from rich.console import Console
 
 import draftproof
 from draftproof import client, errors
-from draftproof.cli import demo, doctor, health, options, render, report, running, using
+from draftproof.cli import demo, doctor, health, options, render, report, running, up, using
 from draftproof.cli.cluster import LocalCluster, Progress
 from draftproof.cli.demo import Run
 from draftproof.cli.doctor import Level
@@ -105,7 +107,7 @@ def test_nobody_there_exits_with_1_and_says_what_to_do():
         done = _run("generate", "x", "--timeout", "1", DRAFTPROOF_ADDRESS=f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.returncode == 1
     assert "draftproof up" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 2
+    assert [line.split()[0] for line in done.stderr.strip().splitlines()] == ["waiting", "error:", "is"]
 
 
 def test_a_taken_port_is_one_clear_line(monkeypatch):
@@ -265,3 +267,40 @@ def test_demo_says_whether_the_texts_are_the_same():
 
 def test_the_demo_prompt_is_there():
     assert running.DEMO_PROMPT
+
+
+def test_a_silent_server_is_named_once_a_cause(capsys):
+    waiting = options.Waiting("127.0.0.1:9")
+    for problem in ("connection refused", "connection refused", "draining"):
+        waiting(errors.UnavailableError(problem), 9.6)
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.splitlines() == [
+        "waiting for 127.0.0.1:9: connection refused; trying for another 10 s",
+        "waiting for 127.0.0.1:9: draining; trying for another 10 s",
+    ]
+
+
+def test_generate_does_not_wait_silently():
+    done = _run("generate", "hi", "-a", "127.0.0.1:1", "--timeout", "1")
+    assert done.returncode == 1
+    assert "waiting for 127.0.0.1:1: " in done.stderr
+    assert not done.stdout
+
+
+def test_the_start_of_a_cluster_leaves_traces_in_a_file():
+    file = io.StringIO()
+    relay = up.Relay(Console(file=file, width=200), False, Progress(targets=1, drafts=0))
+    relay("cluster", '{"event": "worker", "worker": "target-0", "state": "ready", "level": "info"}')
+    relay("cluster", '{"event": "probe", "level": "info"}')
+    assert file.getvalue() == "target-0 ready\n"
+    relay.running = True
+    relay("cluster", '{"event": "worker", "worker": "target-0", "state": "suspect", "level": "info"}')
+    assert file.getvalue() == "target-0 ready\n"
+
+
+def test_the_encoding_reaches_the_orchestrator():
+    command = LocalCluster(q_encoding="dense").service().command
+    assert command[command.index("--q-encoding") + 1] == "dense"
+    for name in ("up", "demo"):
+        assert "--q-encoding" in _run(name, "--help").stdout

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from draftproof.cli import report
 from draftproof.cli.stack import Interrupted, Service, ServiceError, Stack, parse
 
 _SERVING = """
@@ -86,6 +87,19 @@ def test_a_service_that_never_gets_ready():
         stack.wait_serving(stack.start(_service()), 0.3, lambda address: False)
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_starting_is_in_the_exit_code(number, code, capsys):
+    with Stack() as stack:
+        child = stack.start(_service())
+        threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
+        with pytest.raises(Interrupted) as caught:
+            stack.wait_serving(child, 20, lambda address: False)
+    assert not child.is_alive
+    assert report.exit_code(caught.value) == code
+    report.show_error(caught.value)
+    assert "error" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_watch_and_the_children(number):
     before = signal.getsignal(number)
@@ -99,15 +113,6 @@ def test_a_signal_ends_the_watch_and_the_children(number):
             stack.start(_service())
     assert child.process.returncode == 0
     assert signal.getsignal(number) is before
-
-
-def test_a_signal_while_starting():
-    with Stack() as stack:
-        child = stack.start(_service())
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(Interrupted):
-            stack.wait_serving(child, 20, lambda address: False)
-    assert not child.is_alive
 
 
 def test_a_child_that_does_not_listen_is_killed():

@@ -239,3 +239,20 @@ def test_pauses_grow_up_to_the_longest_but_hints_do_not():
 def test_policies_are_checked(field):
     with pytest.raises(ConfigError, match=field):
         RetryPolicy(**{field: -1.0})
+
+
+def test_who_waits_is_told_why_and_for_how_long():
+    told = []
+    policy = RetryPolicy(unavailable=10.0, notice=lambda error, seconds: told.append((error.message, seconds)))
+    generation, clock = _generation(policy, timeout=60.0)
+    assert generation.pause_after(UnavailableError("nobody")) is not None
+    clock.now += 4.0
+    assert generation.pause_after(UnavailableError("nobody")) is not None
+    assert generation.pause_after(OverloadedError("full")) is not None
+    generation.feed(_started())
+    assert generation.pause_after(UnavailableError("gone")) is not None
+    assert told == [("nobody", 10.0), ("nobody", 6.0), ("full", 56.0), ("gone", 56.0)]
+    clock.now += 50.0
+    assert generation.pause_after(OverloadedError("full", retry_delay=30.0)) is None
+    assert generation.pause_after(InternalError("a bug")) is None
+    assert len(told) == 4, "nothing is said of what is not tried again"

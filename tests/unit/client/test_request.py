@@ -95,6 +95,23 @@ def test_refusals_name_the_field(options, field):
     assert caught.value.metadata["field"] == field
 
 
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({"gamma": -1}, ">= 0"),
+        ({"max_tokens": 0}, ">= 1"),
+        ({"gamma": 2**32}, "at most"),
+        ({"logprobs": 99}, "[0, 20]"),
+    ],
+)
+def test_limits_are_those_that_people_know(fields, limit):
+    with pytest.raises(InvalidArgumentError) as caught:
+        _build("x", fields=fields)
+    assert caught.value.metadata["field"] in fields
+    assert limit in caught.value.message
+    assert "4294967295" not in caught.value.message or limit == "at most"
+
+
 def test_priority_goes_along():
     assert [_build("x", priority=priority).priority for priority in (-100, 0, 100)] == [-100, 0, 100]
 

@@ -38,6 +38,8 @@ def test_wrong_prompts_name_their_field(request_: GenerateRequest, field: str) -
     with pytest.raises(InvalidArgumentError) as caught:
         prompt.prompt_ids(request_, TOKENIZER)
     assert caught.value.metadata["field"] == field
+    if request_.WhichOneof("prompt") == "text":
+        assert "text" in caught.value.message
 
 
 def test_a_chat_needs_a_template() -> None:
