@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from numbers import Integral, Real
 
 from draftproof.errors import InvalidArgumentError
@@ -13,6 +14,26 @@ UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
+
+
+class Rule(StrEnum):
+    """How proposals are judged; docs/rules.md says what each does and proves."""
+
+    TOKEN = "token"
+    """One proposal after the other, each by min(1, p/q)."""
+    BLOCK = "block"
+    """The block as a whole: the same law, never fewer accepted tokens in expectation."""
+    COUPLED = "coupled"
+    """Both sides draw with the same noise: with a seed the text doesn't depend on the draft at all."""
+    LENIENT = "lenient"
+    """Lossy: min(1, p / (lenience * q))."""
+    TYPICAL = "typical"
+    """Lossy: whatever the target finds likely enough."""
+
+    @property
+    def lossy(self) -> bool:
+        """Whether it bends the output law, by no more than it says."""
+        return self in (Rule.LENIENT, Rule.TYPICAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +56,9 @@ class SamplingParams:
         ignore_eos: the end-of-sequence token is an ordinary one.
         logprobs: alternatives to report beside each token's own log-probability, 0..20; None reports nothing.
         gamma: proposals per round; 0 turns speculation off; None leaves it to the server.
+        rule: how proposals are judged; also by its name.
+        lenience: of a lossy rule, in (0, 1), smaller is laxer: the l of lenient, the epsilon of typical. Such a rule
+            needs it, the others refuse it.
 
     Raises:
         InvalidArgumentError: names the field and its limit.
@@ -55,6 +79,8 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     gamma: int | None = None
+    rule: Rule = Rule.BLOCK
+    lenience: float | None = None
 
     def __post_init__(self) -> None:
         self._set("temperature", _real("temperature", self.temperature, "finite and >= 0", low=0.0))
@@ -81,6 +107,8 @@ class SamplingParams:
         self._set("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
         if not isinstance(self.ignore_eos, bool):
             raise InvalidArgumentError.of("ignore_eos", "true or false", self.ignore_eos)
+        self._set("rule", _rule(self.rule))
+        self._set("lenience", _lenience(self.lenience, self.rule))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -129,6 +157,26 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
     number = int(value)
     if not low <= number <= high:
         raise InvalidArgumentError.of(name, f"at most {high}" if number > high == UINT32_MAX else limit, value)
+    return number
+
+
+def _rule(value: object) -> Rule:
+    try:
+        return Rule(value)
+    except ValueError:
+        raise InvalidArgumentError.of("rule", f"one of {', '.join(Rule)}", value) from None
+
+
+def _lenience(value: object, rule: Rule) -> float | None:
+    if not rule.lossy:
+        if value is not None:
+            raise InvalidArgumentError.of("lenience", f"unset with the lossless rule {rule}", value)
+        return None
+    if value is None:
+        raise InvalidArgumentError.of("lenience", f"set with the lossy rule {rule}", value)
+    number = _real("lenience", value, "in (0, 1)", low=0.0, high=1.0, above_low=True)
+    if number == 1.0:
+        raise InvalidArgumentError.of("lenience", "in (0, 1)", value)
     return number
 
 

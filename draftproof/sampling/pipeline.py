@@ -17,8 +17,8 @@ from draftproof.sampling.penalties import History, adjusted
 
 __all__ = ["SAMPLING_CONTRACT", "History", "distribution", "distributions", "finite_rows"]
 
-SAMPLING_CONTRACT = 1
-"""Version of the pipeline's law; both sides must agree on it."""
+SAMPLING_CONTRACT = 2
+"""Version of the pipeline's law, the rules and the layout of random numbers; both sides must agree on it."""
 
 _Stage = Callable[[Tensor, Sequence[SamplingParams]], Tensor]
 

@@ -33,6 +33,8 @@ class Purpose(IntEnum):
     """The target's test of a proposal."""
     NEXT = 2
     """The target's draw from the residual, the bonus distribution or plain p."""
+    RACE = 3
+    """Noise that draft and target share under the coupled rule: (position, 0, group of four tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,17 @@ def words(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.
 
 def _rotate(x: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
     return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
+
+
+def key_words(key: bytes) -> NDArray[np.uint64]:
+    """A request key as the generator's key, uint64 [4].
+
+    Raises:
+        ValueError: it isn't 32 bytes long.
+    """
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a request key has {KEY_BYTES} bytes")
+    return np.frombuffer(key, dtype="<u8").astype(np.uint64, copy=False)
 
 
 def random_words(draws: Sequence[Draw]) -> NDArray[np.uint64]:

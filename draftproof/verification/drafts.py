@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from draftproof.sampling.draft_q import Dense, DraftQ, support
+from draftproof.verification.lossy_rule import kept
 from draftproof.verification.token_rule import SparseQ, expected_acceptance, residual
 
 # Whole rows are copied in float64 only this many elements (4 MiB) at a time: it bounds memory, and larger temporaries
@@ -24,7 +25,7 @@ class Drafts:
     Attributes:
         sparse: lattice, sparse and one-hot q.
         rows: int64[D], ascending, rows with a dense q.
-        masses: float32[D, V], those q as sent.
+        masses: float[D, V], those q, float32 as sent.
         scales: float64[D], what they are multiplied by.
     """
 
@@ -87,6 +88,30 @@ class Drafts:
             masses=self.masses[kept],
             scales=self.scales[kept],
         )
+
+    def rescaled(self, factors: Tensor) -> Drafts:
+        """Each row times its factor: float64[N]."""
+        sparse = SparseQ(self.sparse.rows, self.sparse.ids, self.sparse.masses * factors[self.sparse.rows])
+        return Drafts(sparse, self.rows, self.masses, self.scales * factors[self.rows])
+
+    def kept(self, p: Tensor, ratios: Tensor, floors: Tensor) -> Drafts:
+        """What a lossy rule keeps of q; see `lossy_rule.kept`. Copies dense rows in float64.
+
+        Args:
+            p: float[N, V].
+            ratios, floors: float64[N].
+        """
+        at, masses = self.sparse.rows, self.sparse.masses
+        sparse = SparseQ(at, self.sparse.ids, kept(p[at, self.sparse.ids], masses, ratios[at], floors[at]))
+        dense = kept(p[self.rows], self._scaled(slice(None)), ratios[self.rows, None], floors[self.rows, None])
+        return Drafts(sparse, self.rows, dense, torch.ones_like(self.scales))
+
+    def totals(self, count: int) -> Tensor:
+        """The mass of every row, 0 without q: float64[count]."""
+        mass = torch.zeros(count, dtype=torch.float64, device=self.scales.device)
+        mass.index_add_(0, self.sparse.rows, self.sparse.masses)
+        mass[self.rows] = row_totals(self.masses) * self.scales
+        return mass
 
     def expected_acceptance(self, p: Tensor, rows: Tensor) -> Tensor:
         """sum_x min(p, q) of chosen rows, not divided by the total of p.

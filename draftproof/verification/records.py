@@ -54,8 +54,11 @@ class PositionRecord:
         block_start: where the block began.
         proposed_id: the proposal examined here; None at bonus and target positions.
         accepted: whether it was accepted.
-        accept_uniform: u of the test; None where nothing was proposed.
-        draw_uniform: u that drew a residual, bonus or target token; None where the proposal was accepted.
+        accept_uniform: u of the test; None where nothing was proposed, and under the coupled rule.
+        accept_probability: what it was compared with: the proposal passed iff accept_uniform is less. Under the block
+            rule the longest prefix whose last proposal passes stays. None where accept_uniform is.
+        draw_uniform: u that drew a residual, bonus or target token; None where the proposal was accepted, and under
+            the coupled rule.
         p_proposed: p(proposed_id), 0 where nothing was proposed.
         q_proposed: q(proposed_id), 0 where nothing was proposed.
         p: the largest masses of p, or all.
@@ -67,6 +70,7 @@ class PositionRecord:
     proposed_id: int | None
     accepted: bool
     accept_uniform: float | None
+    accept_probability: float | None
     draw_uniform: float | None
     p_proposed: float
     q_proposed: float

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from draftproof.sampling.draft_q import DraftQ
 from draftproof.sampling.inverse_cdf import inverse_cdf
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.sampling.pipeline import History, distributions
 from draftproof.sampling.rng import Draw, Purpose, uniforms
 from draftproof.verification.drafts import Drafts, chunk_rows, row_totals
+from draftproof.verification.judge import Judgement, Proposed, judge
 from draftproof.verification.records import PositionRecord, TokenLogprobs, p_masses, q_masses, token_logprobs
-from draftproof.verification.token_rule import accepted_lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class RoundInput:
         key: the request's key, 32 bytes.
         block_start: position of the first proposal, counted from the start of the original prompt.
         tokens: proposals as admitted, each in [0, V); may be empty.
-        qs: what each was drawn from, same length.
+        qs: what each was drawn from, same length; empty under the coupled rule, which needs none.
         trace_top: masses to record per position; 0: all; None: no record.
         logprobs: alternatives to report beside each token; None: no log-probabilities.
     """
@@ -57,8 +57,10 @@ class RoundResult:
         accepted: leading proposals accepted, 0..examined.
         next_id: the token after them: residual, bonus or plain target draw.
         examined: proposals that took part.
-        overlaps: sum_x min(p, q) at each position the test reached: the accepted ones and, after a rejection, the
-            rejected one. The expectation of their sum is that of `accepted`.
+        overlaps: probabilities whose sum has the expectation of `accepted`. For rules that test one proposal after
+            the other, one for each position the test reached (sum_x min(p, q) under the token rule); under the block
+            rule, one for each proposal (sum_x min(rho p, q)); under the coupled rule the count itself.
+        losses: total variation introduced at each of the positions reached; empty under a lossless rule.
         finite: False if a row that the verdict rests on holds NaN or infinity; then nothing else is valid.
         logprobs: one per committed token if asked for, else empty.
         records: one per committed token if asked for, else empty.
@@ -69,6 +71,7 @@ class RoundResult:
     examined: int
     overlaps: list[float]
     finite: bool
+    losses: list[float] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     records: list[PositionRecord] = field(default_factory=list)
 
@@ -86,41 +89,32 @@ def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput]) -> list[RoundRes
     # The pipeline turns a bad row into NaN throughout.
     finite = totals.isfinite()
     first = _first_rows(rounds)
-    with_q = [start + i for start, r in zip(first, rounds, strict=True) for i in range(len(r.tokens))]
+    with_q = [start + i for start, r in zip(first, rounds, strict=True) for i in range(len(r.qs))]
     drafts = Drafts.collect([q for r in rounds for q in r.qs], with_q, totals, vocab)
-
-    padded = [token for r in rounds for token in (*r.tokens, 0)]
-    tokens = torch.tensor(padded, dtype=torch.int64, device=device)
-    # A bad row ends its round there: the proposal at it must not pass on numbers that mean nothing.
-    p_x = torch.where(finite, p.gather(1, tokens[:, None])[:, 0].double(), 0.0).cpu()
-    q_x = drafts.at(tokens).cpu()
     accept_u = _accept_uniforms(rounds)
-    accepted = _accepted(p_x, q_x, accept_u, rounds, first)
+    proposed = [
+        Proposed(r.params, r.key, r.block_start, start, r.tokens) for r, start in zip(rounds, first, strict=True)
+    ]
+    judgement = judge(p, totals, drafts, accept_u, proposed)
 
-    draws = [Draw(r.key, r.block_start, k, Purpose.NEXT) for r, k in zip(rounds, accepted, strict=True)]
+    draws = [Draw(r.key, r.block_start, k, Purpose.NEXT) for r, k in zip(rounds, judgement.accepted, strict=True)]
     next_u = torch.from_numpy(uniforms(draws))
-    next_rows = torch.tensor([start + k for start, k in zip(first, accepted, strict=True)], device=device)
-    next_ids = _next_tokens(p, finite, drafts, next_rows, next_u.to(device))
-    overlaps = _overlaps(p, totals, drafts, rounds, first, accepted)
+    next_rows = torch.tensor([start + k for start, k in zip(first, judgement.accepted, strict=True)], device=device)
+    next_ids = _next_tokens(p, finite, judgement, next_rows, next_u.to(device))
     good = finite[next_rows].tolist()
     results = [
         RoundResult(
-            accepted=accepted[b],
+            accepted=judgement.accepted[b],
             next_id=next_ids[b],
             examined=len(rounds[b].tokens),
-            overlaps=overlaps[b] if good[b] else [],
+            overlaps=judgement.expected[b] if good[b] else [],
+            losses=judgement.losses[b] if good[b] else [],
             finite=good[b],
         )
         for b in range(len(rounds))
     ]
     results = _with_logprobs(results, rounds, first, p, logits)
-    p_x, q_x = p_x / totals.cpu(), q_x / totals.cpu()
-    return [
-        r
-        if asked.trace_top is None or not r.finite
-        else replace(r, records=_trace(asked, r, p[start:], p_x[start:], q_x[start:], accept_u[start:], float(u)))
-        for r, asked, start, u in zip(results, rounds, first, next_u, strict=True)
-    ]
+    return _with_traces(results, rounds, first, p, totals, drafts, judgement, accept_u, next_u)
 
 
 def _histories(rounds: Sequence[RoundInput]) -> list[History | None]:
@@ -147,44 +141,21 @@ def _accept_uniforms(rounds: Sequence[RoundInput]) -> Tensor:
     return torch.from_numpy(uniforms(draws))
 
 
-def _accepted(p_x: Tensor, q_x: Tensor, u: Tensor, rounds: Sequence[RoundInput], first: Sequence[int]) -> list[int]:
-    lengths = torch.tensor([len(r.tokens) for r in rounds])
-    steps = torch.arange(int(lengths.max()))
-    # Padding repeats the last row; accepted_lengths ignores it.
-    rows = (torch.tensor(first)[:, None] + steps).clamp_(max=len(u) - 1)
-    accepted: list[int] = accepted_lengths(p_x[rows], q_x[rows], u[rows], lengths).tolist()
-    return accepted
-
-
-def _next_tokens(p: Tensor, finite: Tensor, drafts: Drafts, rows: Tensor, u: Tensor) -> list[int]:
+def _next_tokens(p: Tensor, finite: Tensor, judgement: Judgement, rows: Tensor, u: Tensor) -> list[int]:
     """Draws from the residual, the bonus or the plain target distribution of each round's row."""
-    chosen = drafts.select(rows, len(p))
-    drawn: list[int] = []
-    for part in torch.arange(len(rows), device=p.device).split(chunk_rows(p.shape[1])):
-        weights = chosen.select(part, len(rows)).residual(p[rows[part]])
+    drawn = [token or 0 for token in judgement.next_ids]
+    open_ = torch.tensor([b for b, token in enumerate(judgement.next_ids) if token is None], device=p.device).long()
+    if not len(open_):
+        return drawn
+    chosen = judgement.drafts.select(rows[open_], len(p))
+    for part in torch.arange(len(open_), device=p.device).split(chunk_rows(p.shape[1])):
+        here = rows[open_[part]]
+        weights = chosen.select(part, len(open_)).residual(p[here])
         # Rows without numbers still have to pass through; what is drawn there is never used.
-        weights[~finite[rows[part]]] = 1.0
-        drawn += inverse_cdf(weights, u[part]).tolist()
+        weights[~finite[here]] = 1.0
+        for b, token in zip(open_[part].tolist(), inverse_cdf(weights, u[open_[part]]).tolist(), strict=True):
+            drawn[b] = token
     return drawn
-
-
-def _overlaps(
-    p: Tensor,
-    totals: Tensor,
-    drafts: Drafts,
-    rounds: Sequence[RoundInput],
-    first: Sequence[int],
-    accepted: Sequence[int],
-) -> list[list[float]]:
-    """sum_x min(p, q) at the positions each round reached."""
-    reached = [min(k + 1, len(r.tokens)) for r, k in zip(rounds, accepted, strict=True)]
-    rows = torch.tensor(
-        [start + i for start, count in zip(first, reached, strict=True) for i in range(count)],
-        dtype=torch.int64,
-        device=p.device,
-    )
-    values = iter((drafts.expected_acceptance(p, rows) / totals[rows]).tolist())
-    return [[next(values) for _ in range(count)] for count in reached]
 
 
 def _with_logprobs(
@@ -213,26 +184,54 @@ def _with_logprobs(
     ]
 
 
+def _with_traces(
+    results: Sequence[RoundResult],
+    rounds: Sequence[RoundInput],
+    first: Sequence[int],
+    p: Tensor,
+    totals: Tensor,
+    drafts: Drafts,
+    judgement: Judgement,
+    accept_u: Tensor,
+    next_u: Tensor,
+) -> list[RoundResult]:
+    if all(asked.trace_top is None for asked in rounds):
+        return list(results)
+    tokens = torch.tensor([t for r in rounds for t in (*r.tokens, 0)], dtype=torch.int64, device=p.device)
+    p_x = p.gather(1, tokens[:, None])[:, 0].double() / totals
+    seen = [column.tolist() for column in (p_x, drafts.at(tokens) / totals, accept_u, judgement.chances)]
+    return [
+        r
+        if asked.trace_top is None or not r.finite
+        else replace(r, records=_trace(asked, r, p[start:], [column[start:] for column in seen], float(u)))
+        for r, asked, start, u in zip(results, rounds, first, next_u, strict=True)
+    ]
+
+
 def _trace(
-    asked: RoundInput, result: RoundResult, p: Tensor, p_x: Tensor, q_x: Tensor, accept_u: Tensor, draw_u: float
+    asked: RoundInput, result: RoundResult, p: Tensor, seen: Sequence[Sequence[float]], draw_u: float
 ) -> list[PositionRecord]:
-    """Records of one round; all tensors begin at its first row."""
+    """Records of one round; all rows begin at its first."""
     top = asked.trace_top or 0
+    coupled = asked.params.rule is Rule.COUPLED
+    p_x, q_x, accept_u, chances = seen
     records = []
     for i in range(result.accepted + 1):
         proposed, accepted = i < len(asked.tokens), i < result.accepted
+        tested = proposed and not coupled
         records.append(
             PositionRecord(
                 position=asked.block_start + i,
                 block_start=asked.block_start,
                 proposed_id=asked.tokens[i] if proposed else None,
                 accepted=accepted,
-                accept_uniform=float(accept_u[i]) if proposed else None,
-                draw_uniform=None if accepted else draw_u,
-                p_proposed=float(p_x[i]) if proposed else 0.0,
-                q_proposed=float(q_x[i]) if proposed else 0.0,
+                accept_uniform=accept_u[i] if tested else None,
+                accept_probability=chances[i] if tested else None,
+                draw_uniform=None if accepted or coupled else draw_u,
+                p_proposed=p_x[i] if proposed else 0.0,
+                q_proposed=q_x[i] if tested else 0.0,
                 p=p_masses(p[i], top),
-                q=q_masses(asked.qs[i], top, p.shape[1]) if proposed else None,
+                q=q_masses(asked.qs[i], top, p.shape[1]) if tested else None,
             )
         )
     return records
