@@ -92,6 +92,19 @@ def accepted_lengths(ratios: Tensor, overlaps: Tensor, u: Tensor, lengths: Tenso
     return torch.cat([none, passed * sizes], dim=1).amax(dim=1)
 
 
+def residual(p: Tensor, q: Tensor, ratios: Tensor) -> Tensor:
+    """Weights of the token after the prefix that stays: (rho p - q)+ up to a factor; p for a row without any q.
+
+    Args:
+        p, q: float[N, V].
+        ratios: float64[N], rho.
+
+    Returns:
+        float64[N, V].
+    """
+    return token_rule.residual(p, q * stretch(ratios)[:, None])
+
+
 def outcome_law(p: Tensor, q: Tensor, proposals: Tensor, lengths: Tensor) -> Tensor:
     """Probability of every outcome that `verify` can draw; same arguments, no uniforms.
 
@@ -99,14 +112,14 @@ def outcome_law(p: Tensor, q: Tensor, proposals: Tensor, lengths: Tensor) -> Ten
         float64[B, G+1, V]: [b, k, x] is the probability that round b accepts exactly k proposals and goes on with x.
         Each round sums to 1.
     """
-    ratios, overlaps, stretched = _reduced(p, q, proposals, lengths)
+    ratios, overlaps, q = _reduced(p, q, proposals, lengths)
     numerators, denominators = tests(ratios, overlaps, lengths)
     passes = numerators / torch.where(denominators > 0, denominators, 1.0)
     certain = torch.ones((len(p), 1), dtype=torch.float64, device=p.device)
     # The longest that passes: it does, and none that is longer.
     longer_fail = torch.cat([(1.0 - passes).flip(1).cumprod(dim=1).flip(1), certain], dim=1)
     stops = torch.cat([certain, passes], dim=1) * longer_fail
-    weights = token_rule.residual(p.flatten(0, 1), stretched.flatten(0, 1)).view(p.shape)
+    weights = residual(p.flatten(0, 1), q.flatten(0, 1), ratios.flatten()).view(p.shape)
     return stops[..., None] * weights / weights.sum(dim=-1, keepdim=True)
 
 
@@ -135,21 +148,22 @@ def verify(p: Tensor, q: Tensor, proposals: Tensor, lengths: Tensor, uniforms: U
     Returns:
         Accepted counts int64[B], and the token after the accepted ones int64[B].
     """
-    ratios, overlaps, stretched = _reduced(p, q, proposals, lengths)
+    ratios, overlaps, q = _reduced(p, q, proposals, lengths)
     accepted = accepted_lengths(ratios, overlaps, uniforms.accept, lengths)
     rounds = torch.arange(len(p), device=p.device)
-    weights = token_rule.residual(p[rounds, accepted], stretched[rounds, accepted])
+    weights = residual(p[rounds, accepted], q[rounds, accepted], ratios[rounds, accepted])
     return accepted, inverse_cdf(weights, uniforms.next)
 
 
 def _reduced(p: Tensor, q: Tensor, proposals: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """rho [B, G+1], sum_x min(rho p, q) [B, G], and q / rho with an empty row after each block's end [B, G+1, V]."""
+    """rho [B, G+1], sum_x min(rho p, q) [B, G], and q with an empty row after each block's end [B, G+1, V]."""
     batch, height, vocab = p.shape
     p_x = p[:, : height - 1].gather(2, proposals[..., None])[..., 0]
     q_x = q.gather(2, proposals[..., None])[..., 0]
     ratios = joint_ratios(p_x, q_x, lengths)
     proposed = torch.arange(height, device=p.device) < lengths[:, None]
     padded = torch.cat([q.double(), q.new_zeros((batch, 1, vocab)).double()], dim=1)
-    stretched = torch.where(proposed[..., None], padded, 0.0) * stretch(ratios)[..., None]
+    padded = torch.where(proposed[..., None], padded, 0.0)
+    stretched = padded * stretch(ratios)[..., None]
     overlaps = ratios * token_rule.expected_acceptance(p.flatten(0, 1), stretched.flatten(0, 1)).view(batch, height)
-    return ratios, overlaps[:, : height - 1], stretched
+    return ratios, overlaps[:, : height - 1], padded

@@ -1,7 +1,7 @@
 """Exact laws by enumeration: every proposal, verdict and next token of every round, weighted by its probability.
 
 A drafter is its block law: what it proposes after a prefix, with which probability, and which q it sends along. The
-verdicts come from `token_rule.outcome_law`, the probabilities half of the code the server runs, in float64.
+verdicts come from a rule's `outcome_law`, the probabilities half of the code the server runs, in float64.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -116,14 +117,14 @@ def fixed(gamma: int) -> Callable[[Prefix, Prefix, tuple[Vector, ...]], bool]:
     return lambda prefix, tokens, qs: len(tokens) < gamma
 
 
-def output_law(p: Table, drafter: Drafter, tokens: int, vocab: int) -> Law:
-    """Joint law of the first `tokens` committed tokens, over as many rounds as that takes."""
+def output_law(p: Table, drafter: Drafter, tokens: int, vocab: int, rule: ModuleType = token_rule) -> Law:
+    """Joint law of the first `tokens` committed tokens under a rule, over as many rounds as that takes."""
     waiting: list[dict[Prefix, float]] = [defaultdict(float) for _ in range(tokens)]
     law: dict[Prefix, float] = defaultdict(float)
     waiting[0][()] = 1.0
     for states in waiting:
         for prefix, probability in states.items():
-            for committed, share in _round_law(p, drafter, prefix, vocab):
+            for committed, share in round_law(p, drafter, prefix, vocab, rule):
                 longer = prefix + committed
                 if len(longer) >= tokens:
                     law[longer[:tokens]] += probability * share
@@ -132,7 +133,9 @@ def output_law(p: Table, drafter: Drafter, tokens: int, vocab: int) -> Law:
     return dict(law)
 
 
-def _round_law(p: Table, drafter: Drafter, prefix: Prefix, vocab: int) -> Iterator[tuple[Prefix, float]]:
+def round_law(
+    p: Table, drafter: Drafter, prefix: Prefix, vocab: int, rule: ModuleType = token_rule
+) -> Iterator[tuple[Prefix, float]]:
     """(committed tokens, probability) of one round, all blocks in one ragged batch."""
     blocks = list(drafter(prefix))
     gamma = max(len(block.tokens) for block in blocks)
@@ -146,7 +149,7 @@ def _round_law(p: Table, drafter: Drafter, prefix: Prefix, vocab: int) -> Iterat
             q_rows[b, i] = q
             proposals[b, i] = block.tokens[i]
     lengths = torch.tensor([len(block.tokens) for block in blocks])
-    outcomes = token_rule.outcome_law(
+    outcomes = rule.outcome_law(
         torch.from_numpy(p_rows), torch.from_numpy(q_rows), torch.from_numpy(proposals), lengths
     ).numpy()
     for b, k, token in np.argwhere(outcomes != 0).tolist():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +15,26 @@ import torch
 from torch import Tensor
 
 from draftproof.sampling.draft_q import Dense, DraftQ, Lattice, OneHot, Sparse, draw, support
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.inverse_cdf import inverse_cdf
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.sampling.pipeline import History, distribution
 from draftproof.sampling.rng import Draw, Purpose, derive_key, random_words, uniforms
+from draftproof.verification import block_rule, token_rule
 from draftproof.verification import round as round_module
 from draftproof.verification.drafts import row_totals
 from draftproof.verification.round import RoundInput, RoundResult, verify_rounds
-from draftproof.verification.token_rule import Uniforms, outcome_law, verify
+from draftproof.verification.token_rule import Uniforms
 
 VOCAB = 12
+
+RULES = [
+    {"rule": Rule.TOKEN},
+    {"rule": Rule.BLOCK},
+    {"rule": Rule.LENIENT, "lenience": 0.6},
+    {"rule": Rule.TYPICAL, "lenience": 0.3},
+    {"rule": Rule.COUPLED},
+]
+TOKEN, BLOCK, LENIENT, TYPICAL, COUPLED = RULES
 
 PARAMS = [
     SamplingParams(),
@@ -47,8 +61,10 @@ def make_q(row: np.ndarray, encoding: str) -> DraftQ:
     return OneHot(int(row.argmax()))
 
 
-def make_rounds(count: int, seed: int, vocab: int = VOCAB) -> tuple[Tensor, list[RoundInput]]:
-    """Rounds that differ in everything: gamma 0..4, settings, encodings; honest draws."""
+def make_rounds(
+    count: int, seed: int, vocab: int = VOCAB, rules: Sequence[Mapping[str, Any]] = RULES
+) -> tuple[Tensor, list[RoundInput]]:
+    """Rounds that differ in everything: gamma 0..4, settings, rules, encodings; honest draws."""
     rng = np.random.default_rng(seed)
     rounds = []
     for b in range(count):
@@ -61,13 +77,13 @@ def make_rounds(count: int, seed: int, vocab: int = VOCAB) -> tuple[Tensor, list
         words = random_words(draws)
         rounds.append(
             RoundInput(
-                params=PARAMS[b % len(PARAMS)],
+                params=replace(PARAMS[b % len(PARAMS)], **rules[b % len(rules)]),
                 prompt_ids=rng.integers(vocab, size=3).tolist(),
                 output_ids=output,
                 key=key,
                 block_start=start,
                 tokens=[draw(q, int(word)) for q, word in zip(qs, words, strict=True)],
-                qs=qs,
+                qs=qs if rules[b % len(rules)] is not COUPLED else [],
             )
         )
     rows = sum(len(r.tokens) + 1 for r in rounds)
@@ -100,25 +116,31 @@ def token_fields(results: list[RoundResult]) -> list[tuple[int, int, bool]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_round_equals_verify_on_the_pipelines_p(seed: int) -> None:
-    logits, rounds = make_rounds(24, seed)
+@pytest.mark.parametrize("rule", [token_rule, block_rule])
+def test_a_round_equals_verify_on_the_pipelines_p(rule: ModuleType, seed: int) -> None:
+    logits, rounds = make_rounds(24, seed, rules=[TOKEN if rule is token_rule else BLOCK])
     for asked, rows, result in zip(rounds, rows_of(logits, rounds), verify_rounds(logits, rounds), strict=True):
         p, q, gamma = p_of(rows, asked), q_of(asked), len(asked.tokens)
         draws = [Draw(asked.key, asked.block_start, i, Purpose.ACCEPT) for i in range(gamma)]
         accept = torch.from_numpy(uniforms(draws))[None]
         following = [Draw(asked.key, asked.block_start, result.accepted, Purpose.NEXT)]
-        accepted, chosen = verify(
+        proposals = torch.tensor([asked.tokens], dtype=torch.int64).view(1, gamma)
+        accepted, chosen = rule.verify(
             p[None],
             q[None],
-            torch.tensor([asked.tokens], dtype=torch.int64).view(1, gamma),
+            proposals,
             torch.tensor([gamma]),
             Uniforms(accept, torch.from_numpy(uniforms(following))),
         )
         assert (result.accepted, result.next_id) == (accepted.item(), chosen.item())
         assert result.examined == gamma
-        reached = min(result.accepted + 1, gamma)
-        overlaps = torch.minimum(p[:reached], q[:reached]).sum(-1).tolist()
-        assert result.overlaps == pytest.approx(overlaps, abs=1e-12)
+        if rule is token_rule:
+            reached = min(result.accepted + 1, gamma)
+            overlaps = torch.minimum(p[:reached], q[:reached]).sum(-1)
+        else:
+            overlaps = block_rule.expected_acceptance(p[None], q[None], proposals, torch.tensor([gamma]))[0]
+        assert result.overlaps == pytest.approx(overlaps.tolist(), abs=1e-12)
+        assert result.losses == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -182,11 +204,22 @@ def test_a_dense_draft_that_is_the_target_is_always_accepted() -> None:
 # Through the server's own function, over every uniform of a grid.
 
 
+# Sixteenths for which every threshold and residual of the rule lies on the grid, too.
+TABLES: dict[str, tuple[ModuleType, list[list[int]], list[list[int]]]] = {
+    "token": (token_rule, [[6, 4, 4, 2], [2, 6, 6, 2], [3, 3, 2, 8]], [[4, 8, 2, 2], [0, 8, 4, 4]]),
+    "block": (block_rule, [[6, 6, 2, 2], [4, 8, 4, 0], [3, 3, 2, 8]], [[4, 8, 0, 4], [1, 8, 1, 6]]),
+}
+
+
 @pytest.mark.parametrize("encoding", ["lattice", "sparse", "dense"])
-def test_grid_frequencies_of_the_round_equal_the_probabilities(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", TABLES)
+def test_grid_frequencies_of_the_round_equal_the_probabilities(
+    name: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grid = 16
-    p = torch.tensor([[6, 4, 4, 2], [2, 6, 6, 2], [3, 3, 2, 8]]).float() / grid
-    counts = np.array([[4, 8, 2, 2], [0, 8, 4, 4]])
+    rule, masses_p, masses_q = TABLES[name]
+    p = torch.tensor(masses_p).float() / grid
+    counts = np.array(masses_q)
     proposals = [1, 1]
     qs: list[DraftQ] = []
     for row in counts:
@@ -205,14 +238,22 @@ def test_grid_frequencies_of_the_round_equal_the_probabilities(encoding: str, mo
     monkeypatch.setattr(round_module, "distributions", lambda logits, params, histories: logits)
     rounds = [
         RoundInput(
-            params=SamplingParams(), prompt_ids=[0], output_ids=[], key=key, block_start=1, tokens=proposals, qs=qs
+            params=SamplingParams(rule=Rule(name)),
+            prompt_ids=[0],
+            output_ids=[],
+            key=key,
+            block_start=1,
+            tokens=proposals,
+            qs=qs,
         )
         for key in numbered
     ]
     frequencies = torch.zeros((3, 4), dtype=torch.float64)
     for result in verify_rounds(p.repeat(len(cells), 1), rounds):
         frequencies[result.accepted, result.next_id] += 1 / len(cells)
-    law = outcome_law(p[None], torch.from_numpy(counts / grid)[None], torch.tensor([proposals]), torch.tensor([2]))[0]
+    law = rule.outcome_law(
+        p[None], torch.from_numpy(counts / grid)[None], torch.tensor([proposals]), torch.tensor([2])
+    )[0]
     assert torch.equal(frequencies, law)
 
 
@@ -260,14 +301,84 @@ def test_numbers_that_are_none_fail_only_their_own_round(bad: float, temperature
 
 
 def test_only_rows_that_the_verdict_rests_on_can_fail_it() -> None:
-    """What the target makes of a rejected proposal is nobody's concern, garbage or not."""
-    logits, rounds = make_rounds(60, 8)
+    """What the target makes of a rejected proposal is nobody's concern, garbage or not, where that was not asked."""
+    logits, rounds = make_rounds(60, 8, rules=[rule for rule in RULES if rule is not BLOCK])
     good = verify_rounds(logits, rounds)
     for asked, rows, result in zip(rounds, rows_of(logits, rounds), good, strict=True):
         rows[result.accepted + 1 :] = float("nan")
         assert verify_rounds(rows, [asked])[0] == result
         rows[result.accepted] = -math.inf
         assert not verify_rounds(rows, [asked])[0].finite
+
+
+def test_a_row_without_numbers_ends_a_block_before_it() -> None:
+    """Under the block rule later rows have a say; one that holds nothing leaves the verdict to those before it."""
+    logits, rounds = make_rounds(60, 8, rules=[BLOCK])
+    shortened = 0
+    for asked, rows in zip(rounds, rows_of(logits, rounds), strict=True):
+        for cut in range(len(asked.tokens)):
+            shorter = verify_rounds(rows[: cut + 1], [replace(asked, tokens=asked.tokens[:cut], qs=asked.qs[:cut])])[0]
+            holed = rows.clone()
+            holed[cut] = float("nan")
+            result = verify_rounds(holed, [asked])[0]
+            assert result.finite == (shorter.accepted < cut)
+            if result.finite:
+                assert result == replace(shorter, examined=len(asked.tokens))
+                shortened += 1
+    assert shortened > 10
+
+
+# Lossy and coupled, against plain loops.
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rule", [LENIENT, TYPICAL])
+def test_a_lossy_round_keeps_what_its_rule_says_and_says_what_that_costs(rule: Mapping[str, Any], seed: int) -> None:
+    logits, rounds = make_rounds(24, seed, rules=[rule])
+    rejected = 0
+    for asked, rows, result in zip(rounds, rows_of(logits, rounds), verify_rounds(logits, rounds), strict=True):
+        p, q = p_of(rows, asked), q_of(asked)
+        lenience = rule["lenience"]
+        kept, losses, accepted = [], [], 0
+        for i, x in enumerate(asked.tokens):
+            if rule is LENIENT:
+                m = torch.minimum(q[i], p[i] / lenience)
+            else:
+                entropy = -sum(mass * math.log(mass) for mass in p[i].tolist() if mass > 0)
+                m = torch.where(p[i] > min(lenience, math.sqrt(lenience) * math.exp(-entropy)), q[i], 0.0)
+            kept.append(m.sum().item())
+            losses.append((m - p[i]).clamp(min=0).sum().item())
+            u = uniforms([Draw(asked.key, asked.block_start, i, Purpose.ACCEPT)])[0]
+            weights = (p[i] - m).clamp(min=0)
+            if u * q[i, x].item() >= m[x].item():
+                break
+            accepted += 1
+        else:
+            weights = p[len(asked.tokens)]
+        rejected += accepted < len(asked.tokens)
+        u = torch.from_numpy(uniforms([Draw(asked.key, asked.block_start, accepted, Purpose.NEXT)]))
+        assert (result.accepted, result.next_id) == (accepted, inverse_cdf(weights[None], u).item())
+        assert result.overlaps == pytest.approx(kept, abs=1e-9)
+        assert result.losses == pytest.approx(losses, abs=1e-9)
+    assert rejected > 3
+
+
+def test_a_coupled_round_says_what_the_target_alone_would() -> None:
+    logits, rounds = make_rounds(60, 9, rules=[COUPLED])
+    agreed = 0
+    for asked, rows, result in zip(rounds, rows_of(logits, rounds), verify_rounds(logits, rounds), strict=True):
+        alone, output = [], list(asked.output_ids)
+        for i, row in enumerate(rows):
+            start = asked.block_start + i
+            step = verify_rounds(row[None], [replace(asked, output_ids=output, block_start=start, tokens=())])[0]
+            alone.append(step.next_id)
+            if i == len(asked.tokens) or step.next_id != asked.tokens[i]:
+                break
+            output.append(step.next_id)
+        assert [*asked.tokens[: result.accepted], result.next_id] == alone
+        assert (sum(result.overlaps), result.losses) == (result.accepted, [])
+        agreed += result.accepted
+    assert agreed > 5
 
 
 def test_asking_for_logprobs_and_trace_changes_no_token() -> None:
@@ -315,7 +426,8 @@ def test_the_trace_shows_what_was_compared() -> None:
         for i, (record, top) in enumerate(zip(result.records, brief.records, strict=True)):
             assert (record.position, record.block_start) == (asked.block_start + i, asked.block_start)
             assert record.accepted == (i < result.accepted)
-            assert (record.draw_uniform is None) == record.accepted
+            coupled = asked.params.rule is Rule.COUPLED
+            assert (record.draw_uniform is None) == (record.accepted or coupled)
             np.testing.assert_allclose(record.p.masses, p[i].float().numpy(), rtol=1e-6)
             assert top.p.ids is not None
             np.testing.assert_array_equal(top.p.masses, record.p.masses[top.p.ids])
@@ -325,12 +437,20 @@ def test_the_trace_shows_what_was_compared() -> None:
                 assert record.accept_uniform is None
                 continue
             assert record.proposed_id == asked.tokens[i]
+            if coupled:
+                assert (record.q, record.accept_uniform, record.accept_probability) == (None, None, None)
+                continue
             assert record.accept_uniform is not None
             assert record.q is not None
             np.testing.assert_allclose(record.q.masses, q[i].numpy(), rtol=1e-6)
             assert record.p_proposed == pytest.approx(p[i, record.proposed_id].item(), rel=1e-6)
             assert record.q_proposed == pytest.approx(q[i, record.proposed_id].item(), rel=1e-12)
-            assert record.accepted == (record.accept_uniform * record.q_proposed < record.p_proposed)
+            assert record.accept_probability is not None
+            passed = record.accept_uniform < record.accept_probability
+            if asked.params.rule is not Rule.BLOCK or not record.accepted or i + 1 == result.accepted:
+                assert record.accepted == passed
+            if asked.params.rule is Rule.TOKEN:
+                assert passed == (record.accept_uniform * record.q_proposed < record.p_proposed)
 
 
 @pytest.mark.gpu
