@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from draftproof.errors import DraftproofError
     from draftproof.rpc.security import TlsFiles
-    from draftproof.sampling.params import SamplingParams
+    from draftproof.sampling.params import Rule, SamplingParams
 
 __all__ = [
     "AsyncClient",
@@ -41,6 +41,7 @@ __all__ = [
     "Completion",
     "DraftproofError",
     "RetryPolicy",
+    "Rule",
     "SamplingParams",
     "ServerInfo",
     "Stream",
@@ -59,6 +60,7 @@ _HOMES = {
     "Completion": "draftproof.client",
     "DraftproofError": "draftproof.errors",
     "RetryPolicy": "draftproof.client",
+    "Rule": "draftproof.sampling.params",
     "SamplingParams": "draftproof.sampling.params",
     "ServerInfo": "draftproof.client",
     "Stream": "draftproof.client",

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from draftproof.metrics.cluster import OrchestratorMetrics
 from draftproof.rpc.server import RunningServer, Service
+from draftproof.sampling.params import Rule
 from draftproof.serving import process
 from draftproof.serving.options import ListenConfig
 from draftproof.v1 import generation_pb2_grpc, orchestrator_pb2_grpc
@@ -21,7 +22,7 @@ from orchestrator.http import serve_http
 from orchestrator.mesh import Mesh
 from orchestrator.probe import ProbeConfig
 from orchestrator.ray_placement import NO_RAY, RayConfig, RayPlacement, connect
-from orchestrator.relay import RULE, RelayConfig
+from orchestrator.relay import RelayConfig
 from orchestrator.routing import Router, misfit
 from orchestrator.steering import Steering
 from orchestrator.supervisor import Dial, Placement, Supervisor, SupervisorConfig
@@ -131,7 +132,7 @@ class OrchestratorApp:
         while True:
             targets = self.fleet.ready(Role.TARGET)
             self.server.set_serving(bool(targets))
-            self._metrics.pairs([w.name for w in self.fleet.ready(Role.DRAFT)], [w.name for w in targets], RULE)
+            self._metrics.pairs([w.name for w in self.fleet.ready(Role.DRAFT)], [w.name for w in targets], Rule.BLOCK)
             self._admission.wake()
             self._name_misfits(targets)
             await self.fleet.changed()

@@ -30,7 +30,6 @@ from orchestrator.workers import Fleet, Role, State
 
 log = structlog.get_logger(__name__)
 
-RULE = "token"
 _SPECULATION_HELP = "the text may differ from an uninterrupted run of this seed"
 _LOOK_SECONDS = 1.0
 _POLL_SECONDS = 0.25
@@ -82,7 +81,8 @@ class Relay:
         self._deadline = deadline
         self._wish = Wish(prefix_digests(request), params.gamma)
         # where blocks end and which draft drew them decides what such a request says (L9)
-        self._exacting = params.seed is not None and not params.greedy
+        self._exacting = params.needs_same_blocks
+        self._rule = params.rule
         self._started: generation_pb2.Started | None = None
         self._begun_ns = time.monotonic_ns()
         self._first_ns = 0
@@ -129,7 +129,7 @@ class Relay:
                 kind = event.WhichOneof("event")
                 if kind == "chunk":
                     self._committed(event.chunk)
-                    self._metrics.round(event.chunk, draft=draft, target=route.target.name, rule=RULE)
+                    self._metrics.round(event.chunk, draft=draft, target=route.target.name, rule=self._rule)
                     yield event
                     if route.draft is None and self._tokens >= look_again:
                         if self._may_rejoin():

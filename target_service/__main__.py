@@ -32,6 +32,9 @@ def target(
     port: int = typer.Option(7600, min=0, max=65535, help="Port to listen on; 0: a free one."),
     queue_limit: int = typer.Option(64, min=0, help="Most sessions that wait for a slot; one more is refused."),
     max_gamma: int = typer.Option(16, min=0, help="Most proposals in a block."),
+    allow_lossy: bool = typer.Option(
+        False, "--allow-lossy", help="Let requests ask for a rule that bends the output law (lenient, typical)."
+    ),
     max_batch_tokens: int = typer.Option(512, min=1, help="Most tokens fed in one forward pass."),
     prefill_chunk: int = typer.Option(256, min=1, help="Most prompt tokens of a session in one forward pass."),
     idle_evict: float = typer.Option(5.0, min=0.01, help="Idle seconds after which a waiting session takes a slot."),
@@ -91,6 +94,7 @@ def target(
                 verifier=VerifierConfig(
                     queue_limit=queue_limit,
                     max_gamma=max_gamma,
+                    allow_lossy=allow_lossy,
                     idle_evict=idle_evict,
                     idle_timeout=idle_timeout,
                     stall_timeout=stall_timeout,

@@ -9,13 +9,14 @@ import structlog
 
 from draftproof.engine.interface import Tokenizer
 from draftproof.engine.text import TextStream
-from draftproof.errors import InvalidArgumentError, ProtocolError
+from draftproof.errors import InvalidArgumentError, ProtocolError, UnsupportedError
 from draftproof.metrics.target import TargetMetrics
 from draftproof.sampling import rng
 from draftproof.sampling.draft_q import DraftQ, MalformedQError
+from draftproof.sampling.params import Rule
 from draftproof.serving.prompt import check_ids, room
-from draftproof.v1 import target_pb2
-from draftproof.verification.intake import Sent, admit
+from draftproof.v1 import distribution_pb2, target_pb2
+from draftproof.verification.intake import Sent, admit, admit_ids
 from draftproof.wire import distribution as wire_distribution
 from draftproof.wire import params as wire_params
 from target_service.session import Deliver, PendingRound, Session, stop_ids
@@ -27,13 +28,20 @@ class Intake:
     """Builds sessions and rounds, or refuses them, within the limits of one engine."""
 
     def __init__(
-        self, tokenizer: Tokenizer, vocab_size: int, max_context: int, max_gamma: int, metrics: TargetMetrics
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        max_context: int,
+        max_gamma: int,
+        metrics: TargetMetrics,
+        allow_lossy: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_context = max_context
         self._max_gamma = max_gamma
         self._metrics = metrics
+        self._allow_lossy = allow_lossy
 
     def session(
         self,
@@ -50,6 +58,11 @@ class Intake:
         """
         params = wire_params.from_proto(request.sampling)
         params.check_vocab(self._vocab_size)
+        if params.rule.lossy and not self._allow_lossy:
+            raise UnsupportedError(
+                f"the {params.rule} rule bends the output law; this target was started without --allow-lossy",
+                metadata={"field": "rule", "setting": "allow_lossy"},
+            )
         prompt_ids = list(request.prompt_ids)
         output_ids = list(request.output_ids)
         check_ids(prompt_ids, self._vocab_size, "prompt_ids")
@@ -78,6 +91,7 @@ class Intake:
             text=TextStream(self._tokenizer, params.stop),
             stop_ids=stop_ids(params, self._tokenizer),
             deliver=deliver,
+            lossless=not params.rule.lossy,
         )
 
     def round(self, session: Session, number: int, block: target_pb2.Block) -> PendingRound:
@@ -93,15 +107,13 @@ class Intake:
             raise InvalidArgumentError.of("block.proposals", f"at most {limit} long here", gamma)
         if block.start != len(session.tokens):
             raise ProtocolError(f"block starts at {block.start}, the session is at {len(session.tokens)}")
-        sent = []
         for proposal in block.proposals:
             self._metrics.encoding(proposal.q)
-            try:
-                q: DraftQ | MalformedQError = wire_distribution.decode(proposal.q, self._vocab_size)
-            except MalformedQError as error:
-                q = error
-            sent.append(Sent(proposal.token_id, q))
-        intake = admit(sent, session.request_key, block.start, self._vocab_size)
+        if session.params.rule is Rule.COUPLED:
+            intake = admit_ids([proposal.token_id for proposal in block.proposals], self._vocab_size)
+        else:
+            sent = [Sent(proposal.token_id, self._decode(proposal.q)) for proposal in block.proposals]
+            intake = admit(sent, session.request_key, block.start, self._vocab_size)
         if intake.refusal is not None:
             self._metrics.refusal(intake.refusal.kind)
             log.warning(
@@ -112,6 +124,12 @@ class Intake:
                 detail=intake.refusal.message,
             )
         return PendingRound(number, intake, arrived_ns)
+
+    def _decode(self, message: distribution_pb2.Distribution) -> DraftQ | MalformedQError:
+        try:
+            return wire_distribution.decode(message, self._vocab_size)
+        except MalformedQError as error:
+            return error
 
 
 def _new_key(seed: int | None, prompt_ids: Sequence[int], sample_index: int, weights_version: int) -> bytes:

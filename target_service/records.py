@@ -25,6 +25,7 @@ def to_trace(record: PositionRecord) -> verdict_pb2.PositionTrace:
         proposed_id=record.proposed_id,
         accepted=record.accepted,
         accept_uniform=record.accept_uniform,
+        accept_probability=record.accept_probability,
         draw_uniform=record.draw_uniform,
         p_proposed=record.p_proposed,
         q_proposed=record.q_proposed,

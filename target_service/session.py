@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftproof.engine.text import TextStream
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.serving.ending import stop_ids as stop_ids
 from draftproof.v1 import target_pb2, verdict_pb2
 from draftproof.verification.intake import Intake, RefusalKind
@@ -152,9 +152,12 @@ class Session:
         self.lossless = self.lossless and intake.lossless
         before = len(self.tokens)
         candidates = [*intake.tokens[: result.accepted], result.next_id]
+        counted = self._reach() if self.params.rule is Rule.BLOCK else None
         verdict = verdict_pb2.Verdict(lossless=self.lossless)
         for index, token_id in enumerate(candidates):
             token = verdict.tokens.add(id=token_id, source=_source(index, result))
+            if index < len(result.losses):
+                token.loss = result.losses[index]
             if result.logprobs:
                 token.logprobs.CopyFrom(to_logprobs(result.logprobs[index]))
             if result.records:
@@ -178,13 +181,23 @@ class Session:
         emitted = len(verdict.tokens)
         verdict.accepted = min(result.accepted, emitted)
         verdict.examined = result.examined if emitted == len(candidates) else emitted
-        verdict.expected_accepted = sum(result.overlaps[:emitted])
+        verdict.expected_accepted = sum(result.overlaps[: emitted if counted is None else counted])
         self.cached = min(before + result.accepted, len(self.tokens))
         if intake.refusal is not None:
             verdict.refusal.offset = intake.refusal.offset
             verdict.refusal.kind = _REFUSAL[intake.refusal.kind]
             verdict.refusal.message = intake.refusal.message
         return verdict
+
+    def _reach(self) -> int:
+        """How many of the pending proposals can be emitted: those behind a stop can't, whatever the verdict."""
+        assert self.pending is not None
+        tokens = self.pending.intake.tokens
+        text = self.text.fork() if self.params.stop else None
+        for count, token in enumerate(tokens, 1):
+            if token in self.stop_ids or (text is not None and text.push(token).stopped):
+                return count
+        return len(tokens)
 
 
 def _source(index: int, result: RoundResult) -> verdict_pb2.TokenSource:

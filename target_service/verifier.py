@@ -46,6 +46,7 @@ class VerifierConfig:
         idle_evict: seconds without a round after which a waiting session may take the slot.
         idle_timeout: seconds without a round after which a session is closed in any case.
         stall_timeout: seconds a pass may take, or runnable work may wait, before health turns NOT_SERVING (G2).
+        allow_lossy: whether requests may ask for a rule that bends the output law.
         reuse_prefixes: whether a freed slot keeps its KV for a session that begins with the same tokens.
         passes: limits of one forward pass.
     """
@@ -55,6 +56,7 @@ class VerifierConfig:
     idle_evict: float = 5.0
     idle_timeout: float = 60.0
     stall_timeout: float = 60.0
+    allow_lossy: bool = False
     reuse_prefixes: bool = True
     passes: PassLimits = field(default_factory=PassLimits)
 
@@ -79,7 +81,9 @@ class Verifier:
         self._metrics = metrics
         self._thread = thread
         self._watchdog = Watchdog(config.stall_timeout, metrics, on_health)
-        self._intake = Intake(tokenizer, engine.vocab_size, engine.max_context, config.max_gamma, metrics)
+        self._intake = Intake(
+            tokenizer, engine.vocab_size, engine.max_context, config.max_gamma, metrics, config.allow_lossy
+        )
         self._admission = Admission(engine.slots, config.queue_limit, config.idle_evict, reuse=config.reuse_prefixes)
         self._sessions: dict[tuple[object, int], Session] = {}
         self._pass_time = PassTime()
@@ -246,7 +250,7 @@ class Verifier:
     def _deliver_verdict(self, session: Session, result: RoundResult, outcome: PassOutcome, started_ns: int) -> None:
         frame = session.answer(result, started_ns, outcome.forward_ns, outcome.verify_ns)
         session.active_at = time.monotonic()
-        self._metrics.verdict(frame.verdict)
+        self._metrics.verdict(frame.verdict, session.params.rule)
         session.deliver(frame)
         session.pace.left(session.active_at)
         if frame.verdict.finish_reason:

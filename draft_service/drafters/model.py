@@ -17,7 +17,9 @@ from draftproof.engine.interface import Engine, Row
 from draftproof.errors import ConfigError
 from draftproof.sampling.draft_q import DraftQ, Lattice, OneHot, dense, draw, quantise, sparsify, support
 from draftproof.sampling.inverse_cdf import inverse_cdf
+from draftproof.sampling.params import Rule
 from draftproof.sampling.pipeline import History, distributions, finite_rows
+from draftproof.sampling.race import winners
 from draftproof.sampling.rng import Draw, Purpose, random_words, uniforms
 from draftproof.serving.drafting import DraftSequence, Proposal
 
@@ -131,40 +133,50 @@ class ModelDrafter:
         finite = finite_rows(q)
         if not bool(finite.all()):
             q = torch.where(finite[:, None], q, torch.full_like(q, 1.0 / q.shape[-1]))
-        asked = [block.guess is not None for block in blocks]
-        if any(asked):
-            self._take_guesses([b for b, a in zip(blocks, asked, strict=True) if a], q[asked], finite[asked])
-            mine = [not a for a in asked]
-            blocks = [b for b, m in zip(blocks, mine, strict=True) if m]
-            q, finite, logits = q[mine], finite[mine], logits[mine]
-        if blocks:
-            self._propose(blocks, q, finite, logits)
+        wants: dict[Callable[[Sequence[OpenBlock], Tensor, Tensor], None], list[int]] = {}
+        for index, (block, good) in enumerate(zip(blocks, finite.tolist(), strict=True)):
+            coupled = block.sequence.params.rule is Rule.COUPLED
+            if block.guess is not None:
+                block.lost = not good
+                wants.setdefault(self._guess_race if coupled else self._guess, []).append(index)
+            elif good:
+                wants.setdefault(self._race if coupled else self._sample, []).append(index)
+            else:
+                block.ended = True
+        for draw_for, rows in wants.items():
+            draw_for([blocks[i] for i in rows], q[rows], logits[rows])
 
-    def _propose(self, blocks: Sequence[OpenBlock], q: Tensor, finite: Tensor, logits: Tensor) -> None:
+    def _sample(self, blocks: Sequence[OpenBlock], q: Tensor, logits: Tensor) -> None:
+        """Draws one proposal for each block from its row of q, as encoded."""
         words = random_words(
             [Draw(b.sequence.key, b.sequence.position, len(b.proposals), Purpose.DRAFT) for b in blocks]
         )
-        drawn = zip(blocks, finite.tolist(), self._encode(q), words, logits, strict=True)
-        for block, good, encoded, word, row in drawn:
-            if not good:
-                block.ended = True
-                continue
+        for block, encoded, word, row in zip(blocks, self._encode(q), words, logits, strict=True):
             token = draw(encoded, int(word))
             certain = isinstance(encoded, Lattice) and len(encoded.ids) == 1
             second = _runner_up(row, token) if certain and block.sequence.params.greedy else None
             block.proposals.append(Proposal(token, OneHot(token) if certain else encoded, second))
 
-    def _take_guesses(self, blocks: Sequence[OpenBlock], q: Tensor, finite: Tensor) -> None:
+    def _race(self, blocks: Sequence[OpenBlock], q: Tensor, logits: Tensor) -> None:
+        """The same with the noise that the target will draw with."""
+        positions = [b.sequence.position + len(b.proposals) for b in blocks]
+        drawn = winners(q, [b.sequence.key for b in blocks], positions).tolist()
+        for block, token, row in zip(blocks, drawn, logits, strict=True):
+            second = _runner_up(row, token) if block.sequence.params.greedy else None
+            block.proposals.append(Proposal(token, None, second))
+
+    def _guess(self, blocks: Sequence[OpenBlock], q: Tensor, logits: Tensor) -> None:
         """Guesses the token that the target will draw: with p near q its number gives the same token from q.
 
         The number belongs to another draw than any of the block's, so what is proposed doesn't depend on it.
         """
         u = torch.from_numpy(uniforms([block.guess for block in blocks if block.guess is not None]))
-        tokens = inverse_cdf(q, u.to(q.device)).tolist()
-        for block, token, good in zip(blocks, tokens, finite.tolist(), strict=True):
-            block.sequence.output_ids.append(token)
-            block.guess = None
-            block.lost = not good
+        _take(blocks, inverse_cdf(q, u.to(q.device)))
+
+    def _guess_race(self, blocks: Sequence[OpenBlock], q: Tensor, logits: Tensor) -> None:
+        """The same with the noise that the target will draw with."""
+        draws = [block.guess for block in blocks if block.guess is not None]
+        _take(blocks, winners(q, [d.key for d in draws], [d.block_start + d.offset for d in draws]))
 
     def _row(self, block: OpenBlock, cached: _Cached) -> Row | None:
         """The next tokens to feed, or None where the context is full."""
@@ -217,6 +229,12 @@ class ModelDrafter:
         return cached
 
 
+def _take(blocks: Sequence[OpenBlock], tokens: Tensor) -> None:
+    for block, token in zip(blocks, tokens.tolist(), strict=True):
+        block.sequence.output_ids.append(token)
+        block.guess = None
+
+
 def _runner_up(logits: Tensor, token: int) -> int:
     """The largest of [V] logits but the token's."""
     first, second = logits.topk(2).indices.tolist()
@@ -225,7 +243,7 @@ def _runner_up(logits: Tensor, token: int) -> int:
 
 def _without(proposal: Proposal, u: float) -> int | None:
     """What q would have given without the proposal, by the number that the target will draw with."""
-    if isinstance(proposal.q, OneHot):
+    if proposal.q is None or isinstance(proposal.q, OneHot):
         return proposal.runner_up
     ids, masses = support(proposal.q)
     cumulative = np.cumsum(np.where(ids == proposal.token_id, 0.0, masses))

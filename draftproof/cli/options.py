@@ -120,6 +120,21 @@ Gamma = Annotated[
         rich_help_panel=_SAMPLING,
     ),
 ]
+RuleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rule",
+        envvar="DRAFTPROOF_RULE",
+        help="How proposals are judged: block (the default), token, coupled; lossy: lenient, typical.",
+        rich_help_panel=_SAMPLING,
+    ),
+]
+Lenience = Annotated[
+    float | None,
+    typer.Option(
+        envvar="DRAFTPROOF_LENIENCE", help="Of a lossy rule, in (0, 1); smaller is laxer.", rich_help_panel=_SAMPLING
+    ),
+]
 MaxTokens = Annotated[
     int | None,
     typer.Option(envvar="DRAFTPROOF_MAX_TOKENS", help="Most tokens to generate.", rich_help_panel=_STOPPING),

@@ -77,11 +77,18 @@ def summary(completion: Completion) -> list[Text]:
         ),
     ]
     lines += [Text(f"note: {note}", "yellow") for note in completion.notes]
-    if not completion.lossless:
+    if completion.rule.lossy:
+        lines.append(Text(_loss(completion), "bold red"))
+    elif not completion.lossless:
         lines.append(
             Text("not lossless: something bent the output law; see the notes and the server's log", "bold red")
         )
     return lines
+
+
+def _loss(completion: Completion) -> str:
+    share = completion.loss / max(1, completion.usage.completion_tokens)
+    return f"not lossless: the {completion.rule} rule moved each token's law by up to {share:.4f} in total variation"
 
 
 def acceptance(stats: Stats) -> str:

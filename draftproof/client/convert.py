@@ -19,7 +19,9 @@ from draftproof.client.types import (
     TopLogprob,
 )
 from draftproof.errors import ProtocolError
-from draftproof.v1 import fingerprint_pb2, generation_pb2, verdict_pb2
+from draftproof.sampling.params import Rule
+from draftproof.v1 import fingerprint_pb2, generation_pb2, sampling_pb2, verdict_pb2
+from draftproof.wire import params as wire_params
 
 _SOURCES = {
     verdict_pb2.TOKEN_SOURCE_ACCEPTED: TokenSource.ACCEPTED,
@@ -42,6 +44,7 @@ def start(pb: generation_pb2.Started) -> Start:
         target_model=pb.target_model,
         drafter=pb.drafter,
         weights_version=pb.weights_version,
+        rule=_rule(pb.rule),
     )
 
 
@@ -70,6 +73,7 @@ def token(pb: verdict_pb2.Token) -> Token:
         source=source,
         logprobs=_logprobs(pb.logprobs) if pb.HasField("logprobs") else None,
         trace=_trace(pb.trace) if pb.HasField("trace") else None,
+        loss=pb.loss,
     )
 
 
@@ -129,6 +133,13 @@ def fingerprint(pb: fingerprint_pb2.Fingerprint) -> Fingerprint:
     )
 
 
+def _rule(pb: sampling_pb2.Rule) -> Rule:
+    rule = wire_params.rule_of(pb)
+    if rule is None:
+        raise ProtocolError(f"the server judges by a rule this release doesn't know ({pb})")
+    return rule
+
+
 def _logprobs(pb: verdict_pb2.Logprobs) -> Logprobs:
     return Logprobs(
         logprob=pb.logprob,
@@ -144,6 +155,7 @@ def _trace(pb: verdict_pb2.PositionTrace) -> PositionTrace:
         proposed_id=pb.proposed_id if pb.HasField("proposed_id") else None,
         accepted=pb.accepted,
         accept_uniform=pb.accept_uniform,
+        accept_probability=pb.accept_probability,
         draw_uniform=pb.draw_uniform,
         p_proposed=pb.p_proposed,
         q_proposed=pb.q_proposed,

@@ -85,6 +85,7 @@ class Folding:
             target_model=start.target_model,
             drafter=start.drafter,
             weights_version=start.weights_version,
+            rule=start.rule,
         )
 
     def _stats(self, pb: verdict_pb2.SpeculationStats) -> Stats:

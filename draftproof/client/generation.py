@@ -12,6 +12,7 @@ from draftproof.client.retry import Attempts, Deadline, Edges, RetryPolicy
 from draftproof.client.types import Chunk, Completion, Start
 from draftproof.errors import DrainingError, ProtocolError, RequestError, UnavailableError
 from draftproof.v1 import generation_pb2
+from draftproof.wire.params import from_proto
 
 MAX_BARREN_RESUMES = 5
 """Resumes in a row that were accepted and brought nothing: the request itself may be what brings the server down."""
@@ -35,7 +36,7 @@ class Generation:
         self._request = request
         self._policy = policy
         self._attempts = Attempts(policy, self.deadline, edges)
-        self._folding = Folding(edges.clock, seeded=request.sampling.HasField("seed"))
+        self._folding = Folding(edges.clock, seeded=from_proto(request.sampling).needs_same_blocks)
         self._barren = 0
 
     def result(self) -> Completion:

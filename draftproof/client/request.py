@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from draftproof.errors import InvalidArgumentError
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.v1 import generation_pb2
 from draftproof.wire import params as wire_params
 
@@ -37,6 +37,8 @@ class SamplingFields(TypedDict, total=False):
     ignore_eos: bool
     logprobs: int | None
     gamma: int | None
+    rule: Rule | str
+    lenience: float | None
 
 
 def build(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from draftproof.sampling.params import Rule
+
 FinishReason = Literal["stop", "length"]
 """`stop`: end of sequence, stop id or stop string. `length`: max_tokens or the context limit."""
 
@@ -75,8 +77,10 @@ class PositionTrace:
         position: tokens from the start of the original prompt.
         block_start: position where the block began.
         proposed_id: the proposal examined here, None at bonus and target positions.
-        accepted: whether it was accepted, i.e. accept_uniform * q_proposed < p_proposed.
+        accepted: whether it stayed: under the token rule iff accept_uniform * q_proposed < p_proposed.
         accept_uniform: u of the acceptance test, in [0, 1).
+        accept_probability: what it was compared with: the proposal passed iff accept_uniform is less. Under the block
+            rule the longest prefix whose last proposal passes stays.
         draw_uniform: u that drew a resampled, bonus or target token, in [0, 1).
         p_proposed: p of the proposal.
         q_proposed: q of the proposal.
@@ -89,6 +93,7 @@ class PositionTrace:
     proposed_id: int | None
     accepted: bool
     accept_uniform: float
+    accept_probability: float
     draw_uniform: float
     p_proposed: float
     q_proposed: float
@@ -104,6 +109,8 @@ class Token:
         text: text that became final with it, never part of a character; may be empty.
         logprobs: set where `logprobs` was asked for.
         trace: set where `trace` was asked for.
+        loss: most that the law it was drawn from differs from the target's, in total variation; 0 under a lossless
+            rule.
     """
 
     id: int
@@ -111,6 +118,7 @@ class Token:
     source: TokenSource
     logprobs: Logprobs | None = None
     trace: PositionTrace | None = None
+    loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,7 @@ class Start:
         gamma: proposals per round.
         drafter: name of the drafter, empty without one.
         weights_version: version of the target's weights, part of the key.
+        rule: how proposals are judged.
     """
 
     prompt_ids: tuple[int, ...]
@@ -131,6 +140,7 @@ class Start:
     target_model: str
     drafter: str
     weights_version: int
+    rule: Rule = Rule.BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +251,11 @@ class Completion:
     Attributes:
         text: all text, cut before a stop string.
         tokens: all tokens with source and, where asked for, log-probabilities and trace.
-        lossless: False if anything happened that could bend the output law.
+        lossless: False if anything happened that could bend the output law, a lossy rule among it.
         notes: sentences on what the caller should know.
         request_key: key of all random numbers of the request, 32 bytes.
         gamma: proposals per round at the start.
+        rule: how proposals were judged.
     """
 
     text: str
@@ -260,6 +271,13 @@ class Completion:
     target_model: str
     drafter: str
     weights_version: int
+    rule: Rule = Rule.BLOCK
+
+    @property
+    def loss(self) -> float:
+        """Sum of the tokens' losses: in expectation a bound on the total variation between the law of the output and
+        the target's. 0 under a lossless rule."""
+        return sum(token.loss for token in self.tokens)
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ class TextStream:
         self._stop = tuple(text for text in stop if text)
         self._held = ""
         self.stopped = False
+
+    def fork(self) -> TextStream:
+        """A copy that goes its own way."""
+        other = copy.copy(self)
+        other._detokenizer = self._detokenizer.fork()
+        return other
 
     def push(self, token_id: int) -> TextStep:
         """Takes the next id."""
@@ -89,6 +96,12 @@ class _Detokenizer:
         self._window_text = ""
         self._ids_given = 0
         self._chars_given = 0
+
+    def fork(self) -> _Detokenizer:
+        """A copy that goes its own way."""
+        other = copy.copy(self)
+        other._ids, other._given, other._window = [*self._ids], [*self._given], [*self._window]
+        return other
 
     def push(self, token_id: int) -> str:
         """Text that the id completes, maybe none."""

@@ -18,6 +18,7 @@ from draftproof.metrics.common import (
     create_children,
     never_raises,
 )
+from draftproof.sampling.params import Rule
 from draftproof.v1 import distribution_pb2, verdict_pb2
 from draftproof.verification.intake import RefusalKind
 
@@ -57,17 +58,22 @@ class TargetMetrics(Recorder):
         spec = f"{PREFIX}_spec_decode"
         self._drafts = Counter(
             f"{spec}_num_drafts",
-            "Blocks verified with at least one proposal; mean accepted length = 1 + rate(num_accepted_tokens_total)"
-            " / rate(num_drafts_total).",
+            "Blocks verified with at least one proposal, by rule; mean accepted length = 1 +"
+            " rate(num_accepted_tokens_total) / rate(num_drafts_total).",
+            ["rule"],
             registry=registry,
         )
         self._drafted = Counter(
             f"{spec}_num_draft_tokens",
-            f"Proposals that took part in verification up to the cut of a stop. {_RATE}",
+            f"Proposals that took part in verification up to the cut of a stop, by rule. {_RATE}",
+            ["rule"],
             registry=registry,
         )
         self._accepted = Counter(
-            f"{spec}_num_accepted_tokens", f"Proposals accepted and emitted. {_RATE}", registry=registry
+            f"{spec}_num_accepted_tokens",
+            f"Proposals accepted and emitted, by rule. {_RATE}",
+            ["rule"],
+            registry=registry,
         )
         self._drafted_at, self._tested_at, self._accepted_at = (
             Counter(f"{spec}_num_{what}_tokens_per_pos", f"{text} {_PER_POSITION}", ["position"], registry=registry)
@@ -79,9 +85,22 @@ class TargetMetrics(Recorder):
         )
         self._expected = Counter(
             f"{spec}_expected_accepted_tokens",
-            "Sum over tested positions of sum_x min(p(x), q(x)): the expectation of num_accepted_tokens, less noisy;"
-            " expected rate = rate(expected_accepted_tokens_total) / rate(num_draft_tokens_total).",
+            "The expectation of num_accepted_tokens, by rule, less noisy: the sum of sum_x min(p(x), q(x)) over tested"
+            " positions (token), of sum_x min(rho p(x), q(x)) over all (block), of the mass kept (lenient, typical);"
+            " the count itself (coupled). expected rate = rate(expected_accepted_tokens_total)"
+            " / rate(num_draft_tokens_total).",
+            ["rule"],
             registry=registry,
+        )
+        self._loss = Counter(
+            f"{PREFIX}_lossy_variation",
+            "Total variation that lossy rules introduced, summed over the tokens they emitted, by rule; per token ="
+            " rate(lossy_variation_total) / rate(lossy_tokens_total).",
+            ["rule"],
+            registry=registry,
+        )
+        self._lossy_tokens = Counter(
+            f"{PREFIX}_lossy_tokens", "Tokens emitted under a lossy rule, by rule.", ["rule"], registry=registry
         )
         self._committed = Counter(
             f"{PREFIX}_committed_tokens",
@@ -97,6 +116,10 @@ class TargetMetrics(Recorder):
         for counter in (self._drafted_at, self._tested_at, self._accepted_at):
             create_children(counter, "position", self._positions)
         create_children(self._committed, "source", _SOURCES.values())
+        for counter in (self._drafts, self._drafted, self._accepted, self._expected):
+            create_children(counter, "rule", Rule)
+        for counter in (self._loss, self._lossy_tokens):
+            create_children(counter, "rule", [rule for rule in Rule if rule.lossy])
 
     def _count_trouble(self, registry: CollectorRegistry) -> None:
         self._refused = Counter(
@@ -108,7 +131,7 @@ class TargetMetrics(Recorder):
         )
         self._lossy = Counter(
             f"{PREFIX}_not_lossless_rounds",
-            "Rounds whose output law a dishonest draft may have bent.",
+            "Rounds whose output law a dishonest draft may have bent; those of lossy rules don't count here.",
             registry=registry,
         )
         self._encodings = Counter(
@@ -191,14 +214,14 @@ class TargetMetrics(Recorder):
             self._gauges[name].set_function(self.reading(name, read))
 
     @never_raises
-    def verdict(self, verdict: verdict_pb2.Verdict) -> None:
+    def verdict(self, verdict: verdict_pb2.Verdict, rule: Rule) -> None:
         """Counts one round."""
         self._rounds.inc()
         self._queue.observe(verdict.timings.queue_ns / 1e9)
         if verdict.examined:
-            self._drafts.inc()
-        self._drafted.inc(verdict.examined)
-        self._accepted.inc(verdict.accepted)
+            self._drafts.labels(rule=rule).inc()
+        self._drafted.labels(rule=rule).inc(verdict.examined)
+        self._accepted.labels(rule=rule).inc(verdict.accepted)
         for counter, reach in (
             (self._drafted_at, verdict.examined),
             (self._tested_at, min(verdict.examined, verdict.accepted + 1)),
@@ -206,10 +229,13 @@ class TargetMetrics(Recorder):
         ):
             for position in self._positions[:reach]:
                 counter.labels(position=position).inc()
-        self._expected.inc(verdict.expected_accepted)
+        self._expected.labels(rule=rule).inc(verdict.expected_accepted)
         for token in verdict.tokens:
             self._committed.labels(source=_SOURCES[token.source]).inc()
-        if not verdict.lossless:
+        if rule.lossy:
+            self._lossy_tokens.labels(rule=rule).inc(len(verdict.tokens))
+            self._loss.labels(rule=rule).inc(sum(token.loss for token in verdict.tokens))
+        elif not verdict.lossless:
             self._lossy.inc()
 
     @never_raises

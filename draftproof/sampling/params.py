@@ -119,6 +119,11 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
+    def needs_same_blocks(self) -> bool:
+        """Its text depends on where blocks begin and who drafted them: the seed promises nothing about another run."""
+        return self.seed is not None and not self.greedy and self.rule is not Rule.COUPLED
+
+    @property
     def needs_history(self) -> bool:
         """Some penalty is active: the distribution depends on the tokens before, not on the logits alone."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
@@ -161,10 +166,10 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
 
 
 def _rule(value: object) -> Rule:
-    try:
-        return Rule(value)
-    except ValueError:
-        raise InvalidArgumentError.of("rule", f"one of {', '.join(Rule)}", value) from None
+    for rule in Rule:
+        if rule == value:
+            return rule
+    raise InvalidArgumentError.of("rule", f"one of {', '.join(Rule)}", value)
 
 
 def _lenience(value: object, rule: Rule) -> float | None:

@@ -15,11 +15,12 @@ class Proposal:
     """A drawn token and the very distribution it was drawn from.
 
     Attributes:
-        runner_up: the token that comes next in rank, where q is one-hot and doesn't say; never sent.
+        q: None under the coupled rule, which needs none.
+        runner_up: the token that comes next in rank, where q is one-hot or absent and doesn't say; never sent.
     """
 
     token_id: int
-    q: DraftQ
+    q: DraftQ | None
     runner_up: int | None = None
 
 

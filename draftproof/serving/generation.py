@@ -16,7 +16,7 @@ import structlog
 from draftproof.engine.interface import Tokenizer
 from draftproof.errors import DrainingError, InvalidArgumentError, OverloadedError
 from draftproof.rpc.options import check_size
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.serving import ending, prompt
 from draftproof.serving.ahead import AheadControl
 from draftproof.serving.drafting import Drafting, DraftSequence, Proposal
@@ -162,7 +162,9 @@ class Generator:
         reason = ending.ended(params, self.tokenizer, len(ids), output_ids, port.max_context)
         if reason is not None:
             builder = StatsBuilder(started_ns)
-            yield self._started(ids, request.resume.request_key, gamma, port, port.fingerprint().weights_version)
+            yield self._started(
+                ids, request.resume.request_key, gamma, port, port.fingerprint().weights_version, params.rule
+            )
             yield finished(reason, builder, len(ids))
             return
         prompt.room(len(ids) + len(output_ids), port.max_context, None)
@@ -179,7 +181,7 @@ class Generator:
         key = session.opened.request_key
         sequence = DraftSequence(ids, params, key, list(output_ids))
         try:
-            yield self._started(ids, key, gamma, port, session.opened.weights_version)
+            yield self._started(ids, key, gamma, port, session.opened.weights_version, params.rule)
             async with aclosing(self._rounds(session, sequence, control, pair.ahead, gamma, started_ns)) as events:
                 async for event in events:
                     yield event
@@ -252,7 +254,7 @@ class Generator:
             gamma = following
 
     def _started(
-        self, prompt_ids: Sequence[int], key: bytes, gamma: int, port: VerifyPort, weights_version: int
+        self, prompt_ids: Sequence[int], key: bytes, gamma: int, port: VerifyPort, weights_version: int, rule: Rule
     ) -> generation_pb2.GenerateResponse:
         return generation_pb2.GenerateResponse(
             started=generation_pb2.Started(
@@ -262,6 +264,7 @@ class Generator:
                 target_model=port.fingerprint().model,
                 drafter=self.drafting.name,
                 weights_version=weights_version,
+                rule=wire_params.rule_number(rule),
             )
         )
 
@@ -272,7 +275,10 @@ class Generator:
         return self._pairs[name]
 
     def _control(self, params: SamplingParams, port: VerifyPort, experience: Experience) -> Control:
-        """Fixed where the request or its seed asks for it: where blocks end decides which draws are used (L9)."""
+        """Fixed where the request or its seed asks for it: where blocks end decides which draws are used (L9).
+
+        Under the coupled rule a draw belongs to its position, wherever blocks end.
+        """
         if params.gamma is not None and params.gamma > port.max_gamma:
             raise InvalidArgumentError.of("gamma", f"at most {port.max_gamma} on this server", params.gamma)
         if not self.drafting.name:
@@ -280,7 +286,7 @@ class Generator:
         first = min(self.config.default_gamma, port.max_gamma)
         if params.gamma is not None:
             return FixedGamma(params.gamma)
-        if not self.config.adaptive or (params.seed is not None and not params.greedy):
+        if not self.config.adaptive or params.needs_same_blocks:
             return FixedGamma(first)
         return GammaControl(GammaLimits(largest=port.max_gamma, first=first), experience)
 
@@ -336,7 +342,7 @@ def to_block(start: int, proposals: list[Proposal], draft_ns: int) -> target_pb2
     """The wire form of one block."""
     return target_pb2.Block(
         start=start,
-        proposals=[target_pb2.Proposal(token_id=p.token_id, q=encode(p.q)) for p in proposals],
+        proposals=[target_pb2.Proposal(token_id=p.token_id, q=None if p.q is None else encode(p.q)) for p in proposals],
         draft_ns=draft_ns,
     )
 

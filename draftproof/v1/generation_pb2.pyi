@@ -78,20 +78,22 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., handed_back: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("prompt_ids", "request_key", "gamma", "target_model", "drafter", "weights_version")
+    __slots__ = ("prompt_ids", "request_key", "gamma", "target_model", "drafter", "weights_version", "rule")
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_KEY_FIELD_NUMBER: _ClassVar[int]
     GAMMA_FIELD_NUMBER: _ClassVar[int]
     TARGET_MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     request_key: bytes
     gamma: int
     target_model: str
     drafter: str
     weights_version: int
-    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., request_key: _Optional[bytes] = ..., gamma: _Optional[int] = ..., target_model: _Optional[str] = ..., drafter: _Optional[str] = ..., weights_version: _Optional[int] = ...) -> None: ...
+    rule: _sampling_pb2.Rule
+    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., request_key: _Optional[bytes] = ..., gamma: _Optional[int] = ..., target_model: _Optional[str] = ..., drafter: _Optional[str] = ..., weights_version: _Optional[int] = ..., rule: _Optional[_Union[_sampling_pb2.Rule, str]] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("tokens", "examined", "accepted", "not_lossless")

@@ -41,18 +41,20 @@ REFUSAL_KIND_DRAW_MISMATCH: RefusalKind
 REFUSAL_KIND_ZERO_MASS: RefusalKind
 
 class Token(_message.Message):
-    __slots__ = ("id", "text", "source", "logprobs", "trace")
+    __slots__ = ("id", "text", "source", "logprobs", "trace", "loss")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
     id: int
     text: str
     source: TokenSource
     logprobs: Logprobs
     trace: PositionTrace
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., source: _Optional[_Union[TokenSource, str]] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ..., trace: _Optional[_Union[PositionTrace, _Mapping]] = ...) -> None: ...
+    loss: float
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., source: _Optional[_Union[TokenSource, str]] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ..., trace: _Optional[_Union[PositionTrace, _Mapping]] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class Logprobs(_message.Message):
     __slots__ = ("logprob", "raw_logprob", "top_ids", "top_logprobs", "top_raw_logprobs")
@@ -69,7 +71,7 @@ class Logprobs(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., raw_logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., top_raw_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PositionTrace(_message.Message):
-    __slots__ = ("position", "block_start", "proposed_id", "accepted", "accept_uniform", "draw_uniform", "p_proposed", "q_proposed", "p", "q")
+    __slots__ = ("position", "block_start", "proposed_id", "accepted", "accept_uniform", "draw_uniform", "p_proposed", "q_proposed", "p", "q", "accept_probability")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     BLOCK_START_FIELD_NUMBER: _ClassVar[int]
     PROPOSED_ID_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +82,7 @@ class PositionTrace(_message.Message):
     Q_PROPOSED_FIELD_NUMBER: _ClassVar[int]
     P_FIELD_NUMBER: _ClassVar[int]
     Q_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     position: int
     block_start: int
     proposed_id: int
@@ -90,7 +93,8 @@ class PositionTrace(_message.Message):
     q_proposed: float
     p: Masses
     q: Masses
-    def __init__(self, position: _Optional[int] = ..., block_start: _Optional[int] = ..., proposed_id: _Optional[int] = ..., accepted: _Optional[bool] = ..., accept_uniform: _Optional[float] = ..., draw_uniform: _Optional[float] = ..., p_proposed: _Optional[float] = ..., q_proposed: _Optional[float] = ..., p: _Optional[_Union[Masses, _Mapping]] = ..., q: _Optional[_Union[Masses, _Mapping]] = ...) -> None: ...
+    accept_probability: float
+    def __init__(self, position: _Optional[int] = ..., block_start: _Optional[int] = ..., proposed_id: _Optional[int] = ..., accepted: _Optional[bool] = ..., accept_uniform: _Optional[float] = ..., draw_uniform: _Optional[float] = ..., p_proposed: _Optional[float] = ..., q_proposed: _Optional[float] = ..., p: _Optional[_Union[Masses, _Mapping]] = ..., q: _Optional[_Union[Masses, _Mapping]] = ..., accept_probability: _Optional[float] = ...) -> None: ...
 
 class Masses(_message.Message):
     __slots__ = ("ids", "masses")

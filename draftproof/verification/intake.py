@@ -62,7 +62,7 @@ class Intake:
 
     Attributes:
         tokens: proposals, each in [0, V).
-        qs: the distribution of each, same length.
+        qs: the distribution of each, same length; empty for a coupled round.
         refusal: what kept the block from being verified as sent, if anything.
         lossless: False if the draft was dishonest in a way that can't be mended.
     """
@@ -100,6 +100,15 @@ def admit(sent: Sequence[Sent], key: bytes, block_start: int, vocab_size: int, c
             message = f"sent token {token}, but q and the request's key give {own}"
             return Intake(tokens, qs, RefusalNote(offset, RefusalKind.DRAW_MISMATCH, message), True)
     return Intake(tokens, qs, None, True)
+
+
+def admit_ids(tokens: Sequence[int], vocab_size: int) -> Intake:
+    """The block of a coupled round, which has no q: any token in the vocabulary may stand to be compared."""
+    for offset, token in enumerate(tokens):
+        if not 0 <= token < vocab_size:
+            message = f"sent token {token} is not in [0, {vocab_size})"
+            return Intake(list(tokens[:offset]), [], RefusalNote(offset, RefusalKind.MALFORMED_Q, message), True)
+    return Intake(list(tokens), [], None, True)
 
 
 def _draft_words(sent: Sequence[Sent], key: bytes, block_start: int) -> dict[int, int]:

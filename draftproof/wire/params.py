@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftproof.errors import InvalidArgumentError
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.v1 import sampling_pb2 as pb
 
 # Fields with presence: unset on the wire is the default of SamplingParams.
@@ -19,7 +19,26 @@ _OPTIONAL = (
     "max_tokens",
     "logprobs",
     "gamma",
+    "lenience",
 )
+_RULES = {
+    Rule.TOKEN: pb.RULE_TOKEN,
+    Rule.BLOCK: pb.RULE_BLOCK,
+    Rule.COUPLED: pb.RULE_COUPLED,
+    Rule.LENIENT: pb.RULE_LENIENT,
+    Rule.TYPICAL: pb.RULE_TYPICAL,
+}
+_FROM_WIRE = {number: rule for rule, number in _RULES.items()} | {pb.RULE_UNSPECIFIED: Rule.BLOCK}
+
+
+def rule_number(rule: Rule) -> pb.Rule:
+    """The number a rule has on the wire."""
+    return _RULES[rule]
+
+
+def rule_of(number: pb.Rule) -> Rule | None:
+    """The rule a number stands for; None where this release doesn't know it."""
+    return _FROM_WIRE.get(number)
 
 
 def to_proto(params: SamplingParams) -> pb.SamplingParams:
@@ -29,7 +48,10 @@ def to_proto(params: SamplingParams) -> pb.SamplingParams:
         InvalidArgumentError: a stop string isn't valid Unicode (a lone surrogate).
     """
     message = pb.SamplingParams(
-        logit_bias=params.logit_bias, stop_token_ids=params.stop_token_ids, ignore_eos=params.ignore_eos
+        logit_bias=params.logit_bias,
+        stop_token_ids=params.stop_token_ids,
+        ignore_eos=params.ignore_eos,
+        rule=_RULES[params.rule],
     )
     for name in _OPTIONAL:
         value = getattr(params, name)
@@ -48,6 +70,8 @@ def from_proto(message: pb.SamplingParams) -> SamplingParams:
     Raises:
         InvalidArgumentError: a field is out of its range.
     """
+    if message.rule not in _FROM_WIRE:
+        raise InvalidArgumentError.of("rule", "one that this server knows", message.rule)
     given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     return SamplingParams(
         **given,
@@ -55,4 +79,5 @@ def from_proto(message: pb.SamplingParams) -> SamplingParams:
         stop=tuple(message.stop),
         stop_token_ids=tuple(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
+        rule=_FROM_WIRE[message.rule],
     )
