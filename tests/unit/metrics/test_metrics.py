@@ -16,6 +16,7 @@ from draftproof.metrics.cluster import FALLBACK_REASONS, MAX_WORKERS, Orchestrat
 from draftproof.metrics.common import ENCODINGS, Recorder
 from draftproof.metrics.draft import DraftMetrics
 from draftproof.metrics.target import TargetMetrics
+from draftproof.sampling.params import Rule
 from draftproof.v1 import distribution_pb2, generation_pb2, target_pb2, verdict_pb2
 from draftproof.verification.intake import RefusalKind
 from orchestrator.attempt import Reason
@@ -55,23 +56,41 @@ def per_position(registry: CollectorRegistry, what: str) -> list[float | None]:
 def test_acceptance_counts_examined_and_accepted_alone(registry: CollectorRegistry) -> None:
     metrics = target(registry)
     for examined, accepted in ((4, 4), (4, 1), (2, 0), (0, 0)):
-        metrics.verdict(verdict(examined, accepted, expected_accepted=0.5))
+        metrics.verdict(verdict(examined, accepted, expected_accepted=0.5), Rule.BLOCK)
+    metrics.verdict(verdict(2, 1), Rule.TOKEN)
     value = registry.get_sample_value
-    assert value(f"{SPEC}_num_drafts_total") == 3
-    assert value(f"{SPEC}_num_draft_tokens_total") == 10
-    assert value(f"{SPEC}_num_accepted_tokens_total") == 5  # the bonus and the resampled tokens are no acceptance
-    assert value(f"{SPEC}_expected_accepted_tokens_total") == 2.0
-    assert value("draftproof_rounds_total") == 4
+    rule = {"rule": "block"}
+    assert value(f"{SPEC}_num_drafts_total", rule) == 3
+    assert value(f"{SPEC}_num_draft_tokens_total", rule) == 10
+    assert value(f"{SPEC}_num_accepted_tokens_total", rule) == 5  # bonus and resampled tokens are no acceptance
+    assert value(f"{SPEC}_expected_accepted_tokens_total", rule) == 2.0
+    assert value(f"{SPEC}_num_accepted_tokens_total", {"rule": "token"}) == 1
+    assert value("draftproof_rounds_total") == 5
     sources = {s: value("draftproof_committed_tokens_total", {"source": s}) for s in ("accepted", "resampled", "bonus")}
-    assert sources == {"accepted": 5, "resampled": 2, "bonus": 1}
+    assert sources == {"accepted": 6, "resampled": 3, "bonus": 1}
     assert value("draftproof_committed_tokens_total", {"source": "target"}) == 1
+
+
+def test_a_lossy_rule_is_counted_with_what_it_loses_and_as_no_lie(registry: CollectorRegistry) -> None:
+    metrics = target(registry)
+    told = verdict(2, 2, lossless=False)
+    for token in told.tokens:
+        token.loss = 0.125
+    metrics.verdict(told, Rule.LENIENT)
+    metrics.verdict(verdict(1, 1, lossless=False), Rule.BLOCK)
+    value = registry.get_sample_value
+    assert value("draftproof_lossy_tokens_total", {"rule": "lenient"}) == 3
+    assert value("draftproof_lossy_variation_total", {"rule": "lenient"}) == 0.375
+    assert value("draftproof_lossy_tokens_total", {"rule": "typical"}) == 0
+    assert value("draftproof_lossy_tokens_total", {"rule": "block"}) is None
+    assert value("draftproof_not_lossless_rounds_total") == 1
 
 
 def test_positions_drafted_tested_accepted(registry: CollectorRegistry) -> None:
     """A position is tested where all before it were accepted; conditional rates divide by that."""
     metrics = target(registry)
     for examined, accepted in ((4, 4), (4, 1), (2, 0), (3, 3)):
-        metrics.verdict(verdict(examined, accepted))
+        metrics.verdict(verdict(examined, accepted), Rule.BLOCK)
     assert per_position(registry, "draft") == [4, 4, 3, 2]
     assert per_position(registry, "tested") == [4, 3, 2, 1]
     assert per_position(registry, "accepted") == [3, 2, 2, 1]
@@ -178,7 +197,7 @@ def test_reasons_and_positions_of_a_target_are_bounded(registry: CollectorRegist
     before = len(generate_latest(registry).splitlines())
     for i in range(50):
         metrics.failed(f"reason {i}")
-        metrics.verdict(verdict(50, 50))
+        metrics.verdict(verdict(50, 50), Rule.BLOCK)
     assert len(generate_latest(registry).splitlines()) == before + 1
     assert registry.get_sample_value("draftproof_failed_sessions_total", {"reason": "other"}) == 50
 
@@ -225,9 +244,9 @@ def test_registries_stay_apart() -> None:
     """Two replicas in one process, as in tests or on Ray: neither counts the other's events."""
     first, second = CollectorRegistry(), CollectorRegistry()
     one, two = target(first), target(second)
-    one.verdict(verdict(2, 1))
-    two.verdict(verdict(4, 4))
-    two.verdict(verdict(4, 0))
+    one.verdict(verdict(2, 1), Rule.BLOCK)
+    two.verdict(verdict(4, 4), Rule.BLOCK)
+    two.verdict(verdict(4, 0), Rule.BLOCK)
     name = f"{SPEC}_num_draft_tokens_total"
     assert (first.get_sample_value(name), second.get_sample_value(name)) == (2, 8)
 
@@ -295,7 +314,7 @@ def test_scrapes_and_events_cross(registry: CollectorRegistry) -> None:
     scraper = threading.Thread(target=scrape)
     scraper.start()
     for _ in range(300):
-        metrics.verdict(verdict(4, 3))
+        metrics.verdict(verdict(4, 3), Rule.BLOCK)
     done.set()
     scraper.join()
     assert registry.get_sample_value(f"{SPEC}_num_accepted_tokens_total") == 900
