@@ -1,8 +1,8 @@
 """The family of configurations whose output law is tested through the real stack, and how one is sampled and judged.
 
 Temperature × filter alone have 15 pairs, so that is the least a pairwise cover takes: fifteen configurations with a
-draft model cover every pair of temperature, filter, draft and encoding, and five more every pair of the prompt-lookup
-drafter's one-hot q with a temperature or a filter. Vocabulary and gamma alternate.
+draft model cover every pair of temperature, filter, draft, encoding and lossless rule, and five more every pair of the
+prompt-lookup drafter's one-hot q with a temperature or a filter. Vocabulary and gamma alternate.
 
 V = 8 is judged by the joint law of three tokens (585 outcomes with the end of sequence), V = 32 by the marginals of
 each of the three. Cells are pooled to an expected count of 10 from law and sample size alone. One family-wise level,
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftproof import AsyncClient
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.testing.statistics import GTest, g_test, marginal, power
 
 TOTAL = 20_000
@@ -41,6 +41,7 @@ FILTERS: Mapping[str, Mapping[str, float]] = {
 }
 DRAFTS = ("good", "bad", "garbage")
 ENCODINGS = ("lattice", "sparse", "dense")
+RULES = (Rule.BLOCK, Rule.TOKEN, Rule.COUPLED)
 
 Outcome = tuple[int, ...]
 Law = Mapping[Outcome, float]
@@ -60,16 +61,22 @@ class Configuration:
     encoding: str
     vocab_size: int
     gamma: int
+    rule: Rule = Rule.BLOCK
 
     def __str__(self) -> str:
-        return f"{self.temperature}-{self.filter}-{self.draft}-{self.encoding}-V{self.vocab_size}-g{self.gamma}"
+        cell = f"{self.temperature}-{self.filter}-{self.draft}-{self.encoding}-V{self.vocab_size}-g{self.gamma}"
+        return f"{cell}-{self.rule}"
 
     @property
     def sampling(self) -> SamplingParams:
         """Settings of every request; the third token, too, can come from the draft if gamma is 3."""
         settings: dict[str, Any] = dict(FILTERS[self.filter])
         return SamplingParams(
-            temperature=self.temperature, gamma=self.gamma, max_tokens=max(LENGTH, self.gamma + 1), **settings
+            rule=self.rule,
+            temperature=self.temperature,
+            gamma=self.gamma,
+            max_tokens=max(LENGTH, self.gamma + 1),
+            **settings,
         )
 
     @property
@@ -87,8 +94,10 @@ def _family() -> list[Configuration]:
         for t, temperature in enumerate(TEMPERATURES):
             index = 3 * f + t
             draft, encoding = DRAFTS[(t + f) % 3], ENCODINGS[(t + 2 * f) % 3]
-            found.append(Configuration(temperature, name, draft, encoding, (8, 32)[index % 2], 1 + f % 3))
-        found.append(Configuration(TEMPERATURES[f % 3], name, "ngram", "one-hot", (32, 8)[f % 2], 1 + f % 3))
+            rule = RULES[(t + (1, 2, 0, 2, 1)[f]) % 3]
+            found.append(Configuration(temperature, name, draft, encoding, (8, 32)[index % 2], 1 + f % 3, rule))
+        rule = RULES[(f + 1) % 3]
+        found.append(Configuration(TEMPERATURES[f % 3], name, "ngram", "one-hot", (32, 8)[f % 2], 1 + f % 3, rule))
     return found
 
 

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from draftproof.sampling.params import Rule
 from draftproof.testing.law import target_law
 from draftproof.testing.statistics import marginal
 from tests.e2e.conftest import Models
@@ -26,6 +27,7 @@ from tests.e2e.family import (
     LENGTH,
     P_VALUES,
     PROMPT,
+    RULES,
     TEMPERATURES,
     TOTAL,
     Configuration,
@@ -135,16 +137,17 @@ async def test_the_law_is_the_targets(lab: Laboratory, cell: Configuration, seed
 
 
 def test_the_family_covers_every_pair() -> None:
-    factors = [(c.temperature, c.filter, c.draft, c.encoding) for c in FAMILY]
+    factors = [(c.temperature, c.filter, c.draft, c.encoding, c.rule) for c in FAMILY]
     models = [row for row in factors if row[2] != "ngram"]
     lookups = [row for row in factors if row[2] == "ngram"]
-    for a in range(4):
+    for a in range(5):
         for b in range(a):
             values = {row[a] for row in models}, {row[b] for row in models}
             assert len({(row[a], row[b]) for row in models}) == len(values[0]) * len(values[1])
     assert {row[0] for row in lookups} == set(TEMPERATURES)
     assert {row[1] for row in lookups} == set(FILTERS)
     assert {(c.draft, c.gamma) for c in FAMILY} >= {(d, g) for d in DRAFTS for g in (1, 2, 3)}
+    assert {(c.rule, c.gamma) for c in FAMILY} == {(r, g) for r in RULES for g in (1, 2, 3)}
     assert {(c.vocab_size, c.gamma) for c in FAMILY} == {(v, g) for v in (8, 32) for g in (1, 2, 3)}
     assert sum(map(is_normal, FAMILY)) == len(NORMAL)
 
@@ -165,7 +168,7 @@ def test_power(lab: Laboratory, vocab_size: int) -> None:
 PLAIN = Configuration(1.0, "none", "bad", "lattice", 8, 2)
 HOT_PLAIN = Configuration(1.3, "none", "garbage", "lattice", 8, 2)
 PENALISED = Configuration(0.7, "penalties", "good", "lattice", 8, 3)
-TRUNCATED = Configuration(1.0, "top-k", "garbage", "sparse", 8, 2)
+TRUNCATED = Configuration(1.0, "top-k", "garbage", "sparse", 8, 2, Rule.TOKEN)
 
 
 @pytest.mark.exact_family
@@ -209,7 +212,7 @@ async def test_a_mismatch_ends_the_block_at_its_first_differing_draw(lab: Labora
     """Off by one, every draw differs: each block is refused at its first proposal and verified up to it."""
     target, draft = lab.pair(HOT_PLAIN, None, "off_by_one")
     names = ("refused_proposals_total", "spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total")
-    labels: list[dict[str, str]] = [{"kind": "draw_mismatch"}, {}, {}]
+    labels: list[dict[str, str]] = [{"kind": "draw_mismatch"}, {"rule": "block"}, {"rule": "block"}]
     before = [target.metric(name, **label) for name, label in zip(names, labels, strict=True)]
     await sample(draft.address, HOT_PLAIN.sampling, 200, seed=0)
     after = [target.metric(name, **label) for name, label in zip(names, labels, strict=True)]

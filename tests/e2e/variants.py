@@ -94,16 +94,16 @@ def at_most_with_atom() -> None:
 def unchecked_draws() -> None:
     """The draft's tokens are believed."""
     from draftproof.verification.intake import admit
-    from target_service import verifier
+    from target_service import intake as module
 
-    verifier.admit = lambda *arguments: admit(*arguments, check_draws=False)
+    module.admit = lambda *arguments: admit(*arguments, check_draws=False)
 
 
 @rule
 def dropped_mismatches() -> None:
     """A position whose token isn't the one that q and the key give is dropped instead of drawn again."""
     from draftproof.verification.intake import RefusalKind, admit
-    from target_service import verifier
+    from target_service import intake as module
 
     def dropping(*arguments):
         intake = admit(*arguments)
@@ -112,7 +112,7 @@ def dropped_mismatches() -> None:
         kept = intake.refusal.offset
         return replace(intake, tokens=intake.tokens[:kept], qs=intake.qs[:kept])
 
-    verifier.admit = dropping
+    module.admit = dropping
 
 
 @rule

@@ -196,7 +196,8 @@ async def test_reading_changes_no_token(kit: Kit, gamma: int) -> None:
 
 async def test_log_probabilities_equal_a_recompute(kit: Kit) -> None:
     stack = await kit.stack()
-    _, completion = await run(stack, ignore_eos=True, logprobs=3, trace="full", temperature=0.7, top_k=9)
+    options: dict[str, object] = {"logprobs": 3, "trace": "full", "temperature": 0.7, "top_k": 9}
+    _, completion = await run(stack, rule="token", ignore_eos=True, **options)
     params = SamplingParams(temperature=0.7, top_k=9)
     context = list(completion.prompt_ids)
     engine = table()

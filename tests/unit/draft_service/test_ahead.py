@@ -15,7 +15,7 @@ from draft_service.drafters.interface import Guess, OpenBlock
 from draft_service.drafters.model import ModelDrafter, encoder
 from draft_service.drafters.ngram import NgramDrafter
 from draftproof.sampling.draft_q import DraftQ, OneHot, support
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.sampling.rng import Draw, Purpose
 from draftproof.serving.drafting import DraftSequence, Proposal
 from draftproof.testing.table import TableEngine
@@ -53,7 +53,7 @@ class Request:
                     key=of.key,
                     block_start=of.position,
                     tokens=tokens,
-                    qs=[p.q for p in proposals],
+                    qs=[p.q for p in proposals if p.q is not None],
                 )
             ],
         )
@@ -64,7 +64,9 @@ class Request:
         self.left -= len(committed)
 
 
-def masses(q: DraftQ) -> list[float]:
+def masses(q: DraftQ | None) -> list[float]:
+    if q is None:
+        return []
     ids, held = support(q)
     full = [0.0] * VOCAB
     for token, mass in zip(ids.tolist(), held.tolist(), strict=True):
@@ -124,13 +126,18 @@ def for_ever(steps: int) -> Iterator[int]:
     noise=st.sampled_from([0.0, 0.1, 0.5]),
     slots=st.sampled_from([1, 2, 4]),
     encoding=st.sampled_from(["lattice", "sparse", "dense"]),
-    penalty=st.sampled_from([0.0, 0.8]),
+    params=st.fixed_dictionaries(
+        {
+            "frequency_penalty": st.sampled_from([0.0, 0.8]),
+            "rule": st.sampled_from([Rule.TOKEN, Rule.BLOCK, Rule.COUPLED]),
+        }
+    ),
 )
 def test_blocks_and_text_are_those_without(
-    steps: list[int], gamma: int, temperature: float, noise: float, slots: int, encoding: str, penalty: float
+    steps: list[int], gamma: int, temperature: float, noise: float, slots: int, encoding: str, params: dict[str, Any]
 ) -> None:
     def made() -> list[Request]:
-        return [request(i, gamma, temperature, frequency_penalty=penalty) for i in range(2)]
+        return [request(i, gamma, temperature, **params) for i in range(2)]
 
     def timing() -> Iterator[int]:
         while True:
@@ -143,10 +150,11 @@ def test_blocks_and_text_are_those_without(
         assert a.blocks == b.blocks
 
 
+@pytest.mark.parametrize("rule", [Rule.TOKEN, Rule.BLOCK, Rule.COUPLED])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_draft_that_is_the_target_is_always_right(temperature: float) -> None:
-    """Its guess of the bonus token is the target's draw: same number, same distribution."""
-    (r,) = play([request(1, 3, temperature)], drafter(0.0), for_ever(20))
+def test_the_draft_that_is_the_target_is_always_right(temperature: float, rule: Rule) -> None:
+    """Its guess of the bonus token is the target's draw: same number or noise, same distribution."""
+    (r,) = play([request(1, 3, temperature, rule=rule)], drafter(0.0), for_ever(20))
     assert r.used == sum(map(len, r.blocks)) - 3, "all but the first block were ready"
 
 

@@ -247,8 +247,8 @@ def test_registries_stay_apart() -> None:
     one.verdict(verdict(2, 1), Rule.BLOCK)
     two.verdict(verdict(4, 4), Rule.BLOCK)
     two.verdict(verdict(4, 0), Rule.BLOCK)
-    name = f"{SPEC}_num_draft_tokens_total"
-    assert (first.get_sample_value(name), second.get_sample_value(name)) == (2, 8)
+    name, rule = f"{SPEC}_num_draft_tokens_total", {"rule": "block"}
+    assert (first.get_sample_value(name, rule), second.get_sample_value(name, rule)) == (2, 8)
 
 
 def test_a_round_as_its_draft_sees_it(registry: CollectorRegistry) -> None:
@@ -317,4 +317,4 @@ def test_scrapes_and_events_cross(registry: CollectorRegistry) -> None:
         metrics.verdict(verdict(4, 3), Rule.BLOCK)
     done.set()
     scraper.join()
-    assert registry.get_sample_value(f"{SPEC}_num_accepted_tokens_total") == 900
+    assert registry.get_sample_value(f"{SPEC}_num_accepted_tokens_total", {"rule": "block"}) == 900

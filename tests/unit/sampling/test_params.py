@@ -33,6 +33,9 @@ def test_defaults_leave_the_models_distribution_alone() -> None:
         ("temperature", True, "number"),
         ("temperature", None, "number"),
         ("temperature", 10**400, "finite"),
+        ("rule", "loose", "one of token, block"),
+        ("rule", None, "one of token, block"),
+        ("lenience", 0.5, "lossless rule block"),
         ("top_k", -1, "[0, 4294967295]"),
         ("top_k", 2**32, "[0, 4294967295]"),
         ("top_k", 1.0, "integer"),
@@ -79,6 +82,20 @@ def test_out_of_range_names_field_and_limit(field: str, value: Any, limit: str) 
     assert caught.value.metadata["field"] == field
     assert limit in caught.value.metadata["limit"]
     assert field in caught.value.message
+
+
+@pytest.mark.parametrize("lenience", [None, 0.0, 1.0, math.nan, "1"])
+@pytest.mark.parametrize("rule", ["lenient", "typical"])
+def test_a_lossy_rule_needs_its_lenience(rule: Any, lenience: Any) -> None:
+    assert SamplingParams(rule=rule, lenience=0.5).rule.lossy
+    with pytest.raises(InvalidArgumentError, match="lenience must be"):
+        SamplingParams(rule=rule, lenience=lenience)
+
+
+def test_a_seed_promises_a_text_for_the_same_blocks_or_for_any_under_the_coupled_rule() -> None:
+    assert SamplingParams(seed=1).needs_same_blocks
+    for free in ({"rule": "coupled", "seed": 1}, {"temperature": 0.0, "seed": 1}, {}):
+        assert not SamplingParams(**free).needs_same_blocks
 
 
 @pytest.mark.parametrize("bias", [100.5, -101, math.nan, math.inf, "1", True])

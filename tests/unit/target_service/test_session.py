@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from draftproof.engine.text import TextStream
 from draftproof.sampling.draft_q import OneHot
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.testing.table import ByteTokenizer
 from draftproof.v1 import verdict_pb2 as pb
 from draftproof.verification.intake import Intake, RefusalKind, RefusalNote
@@ -21,6 +22,7 @@ GAMMA = 4
 
 
 def make(output: Sequence[int] = (), max_new: int = 100, **params: object) -> Session:
+    params = {"rule": "token", **params}
     settings = SamplingParams(**params)  # type: ignore[arg-type]
     return Session(
         key=(None, 1),
@@ -49,7 +51,7 @@ def commit(
 ) -> pb.Verdict:
     intake = Intake(list(proposals), [OneHot(t) for t in proposals], refusal, lossless)
     session.pending = PendingRound(1, intake, 0)
-    reached = min(accepted + 1, len(proposals))
+    reached = len(proposals) if session.params.rule is Rule.BLOCK else min(accepted + 1, len(proposals))
     result = RoundResult(
         accepted=accepted,
         next_id=next_id,
@@ -177,3 +179,47 @@ def test_a_refusal_is_told_and_dishonesty_stays() -> None:
     later = commit(session, [10], 1, 11)
     assert not later.lossless
     assert not later.HasField("refusal")
+
+
+def _said(tokens: Sequence[int], stops: dict[str, tuple[Any, ...]]) -> str:
+    text = "".join(chr(ord("a") + token) for token in tokens)
+    for token in stops.get("stop_token_ids", ()):
+        text = text[: text.index(chr(ord("a") + token)) + 1] if token in tokens else text
+    for stop in stops.get("stop", ()):
+        text = text.partition(stop)[0]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("accepted", "stops", "counted"),
+    [
+        (4, {}, 4),
+        (1, {}, 4),
+        (4, {"stop_token_ids": (11,)}, 2),
+        (0, {"stop_token_ids": (11,)}, 2),
+        (0, {"stop_token_ids": (13,)}, 4),
+        (0, {"stop": ("klm",)}, 3),
+        (3, {"stop": ("klm",)}, 3),
+        (0, {"stop": ("q",)}, 4),
+    ],
+)
+def test_a_block_judged_as_a_whole_expects_up_to_the_first_stop_in_it(
+    accepted: int, stops: dict[str, tuple[Any, ...]], counted: int
+) -> None:
+    """The verdict reached none of them one by one; what could never be emitted isn't expected to be."""
+    session = make(rule="block", **stops)
+    verdict = commit(session, [10, 11, 12, 13], accepted, 20)
+    assert verdict.expected_accepted == sum(0.5 + i / 16 for i in range(counted))
+    assert verdict.accepted == min(accepted, counted)
+    # looking ahead left the session's own text alone
+    assert "".join(token.text for token in verdict.tokens) == _said([*[10, 11, 12, 13][:accepted], 20], stops)
+
+
+def test_losses_go_with_their_tokens_and_the_response_says_so() -> None:
+    session = make(rule="lenient", lenience=0.5)
+    session.lossless = False
+    session.pending = PendingRound(1, Intake([10, 11], [OneHot(10), OneHot(11)], None, True), 0)
+    result = RoundResult(accepted=1, next_id=20, examined=2, overlaps=[1.0, 1.0], finite=True, losses=[0.25, 0.5])
+    verdict = session.commit(result)
+    assert [token.loss for token in verdict.tokens] == [0.25, 0.5]
+    assert not verdict.lossless

@@ -8,15 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof.errors import InvalidArgumentError
-from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.v1 import sampling_pb2 as pb
 from draftproof.wire.params import from_proto, to_proto
 
 UINT32 = st.integers(0, 2**32 - 1)
 ANY_FLOAT = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, -0.0, 5e-324, float("nan"), float("inf")]))
 
+RULES = st.tuples(st.sampled_from(Rule), st.floats(0, 1, exclude_min=True, exclude_max=True)).map(
+    lambda pair: {"rule": pair[0], "lenience": pair[1] if pair[0].lossy else None}
+)
+
 PARAMS = st.builds(
-    SamplingParams,
+    lambda rule, **fields: SamplingParams(**rule, **fields),
+    rule=RULES,
     temperature=st.floats(0, 100),
     top_k=UINT32,
     top_p=st.floats(0, 1, exclude_min=True),
@@ -44,9 +49,11 @@ MESSAGES = st.builds(
             "repetition_penalty",
             "presence_penalty",
             "frequency_penalty",
+            "lenience",
         ),
         st.none() | ANY_FLOAT,
     ),
+    rule=st.integers(0, 7),
     **dict.fromkeys(("top_k", "max_tokens", "logprobs", "gamma"), st.none() | UINT32),
     seed=st.none() | st.integers(0, 2**64 - 1),
     logit_bias=st.dictionaries(UINT32, ANY_FLOAT, max_size=3),
@@ -100,6 +107,10 @@ def test_any_bytes_are_settings_or_refused(data: bytes) -> None:
         (pb.SamplingParams(max_tokens=0), "max_tokens"),
         (pb.SamplingParams(stop=[""]), "stop"),
         (pb.SamplingParams(logprobs=21), "logprobs"),
+        (pb.SamplingParams(rule=6), "rule"),  # type: ignore[arg-type]
+        (pb.SamplingParams(rule=pb.RULE_LENIENT), "lenience"),
+        (pb.SamplingParams(rule=pb.RULE_LENIENT, lenience=1.0), "lenience"),
+        (pb.SamplingParams(rule=pb.RULE_BLOCK, lenience=0.5), "lenience"),
     ],
 )
 def test_the_field_is_named(message: pb.SamplingParams, field: str) -> None:
