@@ -23,15 +23,15 @@ from draftproof.sampling.race import winners
 from draftproof.sampling.rng import Draw, Purpose, random_words, uniforms
 from draftproof.serving.drafting import DraftSequence, Proposal
 
-Encoder = Callable[[Tensor], Sequence[DraftQ]]
+Encoder = Callable[[Tensor, Sequence[OpenBlock]], Sequence[DraftQ]]
 
 
 def encoder(encoding: str, entries: int, bits: int) -> Encoder:
-    """From q [N, V] to what goes on the wire and is drawn from.
+    """From q [N, V], a row for each open block, to what goes on the wire and is drawn from.
 
     Args:
         encoding: lattice, sparse or dense.
-        entries: tokens a lattice keeps.
+        entries: tokens a lattice keeps, on average over a block.
         bits: k of its 2^k.
 
     Raises:
@@ -43,8 +43,15 @@ def encoder(encoding: str, entries: int, bits: int) -> Encoder:
     if entries < 1:
         raise ConfigError("lattice_entries", f"must be at least 1, got {entries}")
     if encoding == "lattice":
-        return lambda q: quantise(q, entries, bits)
-    return sparsify if encoding == "sparse" else dense
+        return lambda q, blocks: quantise(q, [_room(block, entries) for block in blocks], bits)
+    return (lambda q, blocks: sparsify(q)) if encoding == "sparse" else (lambda q, blocks: dense(q))
+
+
+def _room(block: OpenBlock, entries: int) -> int:
+    """How many tokens the next lattice of a block may keep: what the lattices before it left of `entries` each, and as
+    much again as one of them. Known before the draw, from the block's own q alone (L6)."""
+    spent = sum(len(p.q.ids) for p in block.proposals if isinstance(p.q, Lattice))
+    return entries * (len(block.proposals) + 2) - spent
 
 
 @dataclass(eq=False, slots=True)
@@ -151,7 +158,7 @@ class ModelDrafter:
         words = random_words(
             [Draw(b.sequence.key, b.sequence.position, len(b.proposals), Purpose.DRAFT) for b in blocks]
         )
-        for block, encoded, word, row in zip(blocks, self._encode(q), words, logits, strict=True):
+        for block, encoded, word, row in zip(blocks, self._encode(q, blocks), words, logits, strict=True):
             token = draw(encoded, int(word))
             certain = isinstance(encoded, Lattice) and len(encoded.ids) == 1
             second = _runner_up(row, token) if certain and block.sequence.params.greedy else None

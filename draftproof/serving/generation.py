@@ -340,9 +340,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
 def to_block(start: int, proposals: list[Proposal], draft_ns: int) -> target_pb2.Block:
     """The wire form of one block."""
+    qs = iter(encode([p.q for p in proposals if p.q is not None]))
     return target_pb2.Block(
         start=start,
-        proposals=[target_pb2.Proposal(token_id=p.token_id, q=None if p.q is None else encode(p.q)) for p in proposals],
+        proposals=[target_pb2.Proposal(token_id=p.token_id, q=None if p.q is None else next(qs)) for p in proposals],
         draft_ns=draft_ns,
     )
 

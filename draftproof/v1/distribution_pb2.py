@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n draftproof/v1/distribution.proto\x12\rdraftproof.v1\"\xbf\x01\n\x0c\x44istribution\x12)\n\x07lattice\x18\x01 \x01(\x0b\x32\x16.draftproof.v1.LatticeH\x00\x12\'\n\x06sparse\x18\x02 \x01(\x0b\x32\x15.draftproof.v1.SparseH\x00\x12%\n\x05\x64\x65nse\x18\x03 \x01(\x0b\x32\x14.draftproof.v1.DenseH\x00\x12(\n\x07one_hot\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.OneHotH\x00\x42\n\n\x08\x65ncoding\":\n\x07Lattice\x12\x0c\n\x04\x62its\x18\x01 \x01(\r\x12\x11\n\tid_deltas\x18\x02 \x03(\r\x12\x0e\n\x06\x63ounts\x18\x03 \x03(\r\"+\n\x06Sparse\x12\x11\n\tid_deltas\x18\x01 \x03(\r\x12\x0e\n\x06masses\x18\x02 \x01(\x0c\"\x17\n\x05\x44\x65nse\x12\x0e\n\x06masses\x18\x01 \x01(\x0c\"\x1a\n\x06OneHot\x12\x10\n\x08token_id\x18\x01 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n draftproof/v1/distribution.proto\x12\rdraftproof.v1\"\xbf\x01\n\x0c\x44istribution\x12)\n\x07lattice\x18\x01 \x01(\x0b\x32\x16.draftproof.v1.LatticeH\x00\x12\'\n\x06sparse\x18\x02 \x01(\x0b\x32\x15.draftproof.v1.SparseH\x00\x12%\n\x05\x64\x65nse\x18\x03 \x01(\x0b\x32\x14.draftproof.v1.DenseH\x00\x12(\n\x07one_hot\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.OneHotH\x00\x42\n\n\x08\x65ncoding\"H\n\x07Lattice\x12\x0c\n\x04\x62its\x18\x01 \x01(\r\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\r\x12\x10\n\x08gap_bits\x18\x03 \x01(\r\x12\x0c\n\x04\x63ode\x18\x04 \x01(\x0c\"+\n\x06Sparse\x12\x11\n\tid_deltas\x18\x01 \x03(\r\x12\x0e\n\x06masses\x18\x02 \x01(\x0c\"\x17\n\x05\x44\x65nse\x12\x0e\n\x06masses\x18\x01 \x01(\x0c\"\x1a\n\x06OneHot\x12\x10\n\x08token_id\x18\x01 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,11 +34,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DISTRIBUTION']._serialized_start=52
   _globals['_DISTRIBUTION']._serialized_end=243
   _globals['_LATTICE']._serialized_start=245
-  _globals['_LATTICE']._serialized_end=303
-  _globals['_SPARSE']._serialized_start=305
-  _globals['_SPARSE']._serialized_end=348
-  _globals['_DENSE']._serialized_start=350
-  _globals['_DENSE']._serialized_end=373
-  _globals['_ONEHOT']._serialized_start=375
-  _globals['_ONEHOT']._serialized_end=401
+  _globals['_LATTICE']._serialized_end=317
+  _globals['_SPARSE']._serialized_start=319
+  _globals['_SPARSE']._serialized_end=362
+  _globals['_DENSE']._serialized_start=364
+  _globals['_DENSE']._serialized_end=387
+  _globals['_ONEHOT']._serialized_start=389
+  _globals['_ONEHOT']._serialized_end=415
 # @@protoc_insertion_point(module_scope)

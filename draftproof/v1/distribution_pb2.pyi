@@ -19,14 +19,16 @@ class Distribution(_message.Message):
     def __init__(self, lattice: _Optional[_Union[Lattice, _Mapping]] = ..., sparse: _Optional[_Union[Sparse, _Mapping]] = ..., dense: _Optional[_Union[Dense, _Mapping]] = ..., one_hot: _Optional[_Union[OneHot, _Mapping]] = ...) -> None: ...
 
 class Lattice(_message.Message):
-    __slots__ = ("bits", "id_deltas", "counts")
+    __slots__ = ("bits", "entries", "gap_bits", "code")
     BITS_FIELD_NUMBER: _ClassVar[int]
-    ID_DELTAS_FIELD_NUMBER: _ClassVar[int]
-    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    GAP_BITS_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     bits: int
-    id_deltas: _containers.RepeatedScalarFieldContainer[int]
-    counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, bits: _Optional[int] = ..., id_deltas: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    entries: int
+    gap_bits: int
+    code: bytes
+    def __init__(self, bits: _Optional[int] = ..., entries: _Optional[int] = ..., gap_bits: _Optional[int] = ..., code: _Optional[bytes] = ...) -> None: ...
 
 class Sparse(_message.Message):
     __slots__ = ("id_deltas", "masses")

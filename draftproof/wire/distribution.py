@@ -9,16 +9,24 @@ import numpy.typing as npt
 
 from draftproof.sampling.draft_q import Dense, DraftQ, Lattice, MalformedQError, OneHot, Sparse, validate
 from draftproof.v1 import distribution_pb2 as pb
+from draftproof.wire import lattice_code
 
 _FLOAT = np.dtype("<f4")
 
 
-def encode(q: DraftQ) -> pb.Distribution:
-    """The message for a well-formed q; floats keep their bits."""
+def encode(qs: Sequence[DraftQ]) -> list[pb.Distribution]:
+    """The message of each well-formed q; floats keep their bits. All lattices are packed at once."""
+    packed = iter(lattice_code.pack([q for q in qs if isinstance(q, Lattice)]))
+    return [_lattice(q, *next(packed)) if isinstance(q, Lattice) else _float_or_one_hot(q) for q in qs]
+
+
+def _lattice(q: Lattice, gap_bits: int, code: bytes) -> pb.Distribution:
+    lattice = pb.Lattice(bits=q.bits, entries=len(q.ids), gap_bits=gap_bits, code=code)
+    return pb.Distribution(lattice=lattice)
+
+
+def _float_or_one_hot(q: Sparse | Dense | OneHot) -> pb.Distribution:
     match q:
-        case Lattice():
-            counts = q.counts.tolist()
-            return pb.Distribution(lattice=pb.Lattice(bits=q.bits, id_deltas=_deltas(q.ids), counts=counts))
         case Sparse():
             return pb.Distribution(sparse=pb.Sparse(id_deltas=_deltas(q.ids), masses=_float_bytes(q.masses)))
         case Dense():
@@ -40,9 +48,8 @@ def decode(message: pb.Distribution, vocab_size: int) -> DraftQ:
     q: DraftQ
     match message.WhichOneof("encoding"):
         case "lattice":
-            lattice = message.lattice
-            ids = _ids(lattice.id_deltas, len(lattice.counts), vocab_size)
-            q = Lattice(lattice.bits, ids, np.array(lattice.counts, dtype=np.int64))
+            sent = message.lattice
+            q = lattice_code.unpack(sent.code, sent.entries, sent.gap_bits, sent.bits, vocab_size)
         case "sparse":
             masses = _floats(message.sparse.masses)
             q = Sparse(_ids(message.sparse.id_deltas, len(masses), vocab_size), masses)

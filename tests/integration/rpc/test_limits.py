@@ -34,7 +34,7 @@ class Mirror(target_pb2_grpc.TargetServiceServicer):
 
 async def test_the_largest_vocabulary_times_gamma_goes_through_by_default():
     masses = np.full(256 * 1024, 2.0**-18, dtype=np.float32)
-    proposals = [target_pb2.Proposal(token_id=i, q=encode(Dense(masses))) for i in range(16)]
+    proposals = [target_pb2.Proposal(token_id=i, q=encode([Dense(masses)])[0]) for i in range(16)]
     request = target_pb2.VerifyRequest(session=1, block=target_pb2.Block(proposals=proposals))
     assert request.ByteSize() > 16 * 2**20
     service = Service("draftproof.v1.TargetService", target_pb2_grpc.add_TargetServiceServicer_to_server, Mirror())

@@ -338,7 +338,7 @@ def proposals(
     words = random_words([Draw(key, start, offset, Purpose.DRAFT) for offset in range(len(qs))])
     drawn = [draw(q, int(word)) for q, word in zip(qs, words, strict=True)]
     sent = [d if t is None else t for d, t in zip(drawn, tokens or [None] * len(qs), strict=True)]
-    return [target_pb2.Proposal(token_id=t, q=encode(q)) for t, q in zip(sent, qs, strict=True)]
+    return [target_pb2.Proposal(token_id=t, q=q) for t, q in zip(sent, encode(qs), strict=True)]
 
 
 def random_q(seed: int, rows: int = 1) -> Tensor:

@@ -49,11 +49,15 @@ MALFORMED: dict[str, dict[str, Any]] = {
     "negative mass": {"sparse": {"id_deltas": [1, 1], "masses": floats(1.5, -0.5)}},
     "wrong vocabulary": {"dense": {"masses": floats(*[1 / 32] * 32)}},
     "torn float": {"dense": {"masses": floats(*FLAT)[:-1]}},
-    "id out of range": {"lattice": {"bits": 1, "id_deltas": [1, LETTERS], "counts": [1, 1]}},
-    "ids not ascending": {"lattice": {"bits": 1, "id_deltas": [1, 0], "counts": [1, 1]}},
-    "counts don't sum": {"lattice": {"bits": 2, "id_deltas": [1, 1], "counts": [1, 2]}},
-    "a zero count": {"lattice": {"bits": 1, "id_deltas": [1, 1], "counts": [2, 0]}},
-    "too many bits": {"lattice": {"bits": 25, "id_deltas": [1], "counts": [1 << 25]}},
+    # gaps 1 and LETTERS - 1: 0 1, then 26 zeros and a one; two counts of 1: 1 1
+    "id out of range": {"lattice": {"bits": 1, "entries": 2, "code": bytes([0b01000000, 0, 0, 0b00000111])}},
+    "counts don't sum": {"lattice": {"bits": 2, "entries": 2, "code": bytes([0b01101100])}},
+    "fewer entries than said": {"lattice": {"bits": 1, "entries": 2, "code": bytes([0b01100000])}},
+    "a code cut short": {"lattice": {"bits": 9, "entries": 2, "code": bytes([0b01100000, 0b00100000])}},
+    "no code": {"lattice": {"bits": 1, "entries": 1}},
+    "more bytes than entries": {"lattice": {"bits": 1, "entries": 2, "code": bytes([0b01111000, 0])}},
+    "more entries than a vocabulary": {"lattice": {"bits": 24, "entries": 2**31, "code": bytes(100)}},
+    "too many bits": {"lattice": {"bits": 25, "entries": 1, "code": bytes([0b01000000, 0, 0, 0b00100000, 0, 0, 0])}},
     "one-hot out of range": {"one_hot": {"token_id": LETTERS}},
 }
 

@@ -163,7 +163,8 @@ def test_support_is_normalised_and_agrees_with_mass() -> None:
 
 def _oracle(row: list[float], entries: int, bits: int) -> dict[int, int]:
     """Largest remainder in plain Python."""
-    kept = sorted(sorted(range(len(row)), key=lambda i: (-row[i], i))[:entries])
+    enough = [i for i in range(len(row)) if row[i] >= 2.0 ** -(bits + 1)] or list(range(len(row)))
+    kept = sorted(sorted(enough, key=lambda i: (-row[i], i))[:entries])
     total = 0.0
     for i in kept:
         total += row[i]
@@ -227,6 +228,23 @@ def test_more_entries_than_units() -> None:
     assert (q.ids.tolist(), q.counts.tolist()) == ([62, 63], [1, 1])
 
 
+def test_what_rounds_to_no_count_costs_no_entry_unless_nothing_else_is_there() -> None:
+    (q,) = draft_q.quantise(torch.tensor([[0.01, 0.49, 0.0, 0.5]]), 9, 4)
+    assert (q.ids.tolist(), q.counts.tolist()) == ([1, 3], [8, 8])
+    (q,) = draft_q.quantise(torch.full((1, 1000), 1e-3), 4, 2)
+    assert (q.ids.tolist(), q.counts.tolist()) == ([0, 1, 2, 3], [1, 1, 1, 1])
+
+
+def test_every_row_may_have_a_limit_of_its_own() -> None:
+    batch = torch.rand(3, 50, generator=torch.Generator().manual_seed(5))
+    batch /= batch.sum(dim=1, keepdim=True)
+    together = draft_q.quantise(batch, [1, 20, 7], 16)
+    assert [len(q.ids) for q in together] == [1, 20, 7]
+    for i, (q, limit) in enumerate(zip(together, [1, 20, 7], strict=True)):
+        (alone,) = draft_q.quantise(batch[i : i + 1], limit, 16)
+        assert (alone.ids.tolist(), alone.counts.tolist()) == (q.ids.tolist(), q.counts.tolist())
+
+
 def test_rounding_is_the_same_alone_and_in_a_batch() -> None:
     batch = torch.randn(40, 4000, generator=torch.Generator().manual_seed(4)).mul(3).softmax(dim=-1)
     for i, q in enumerate(draft_q.quantise(batch, 128, 20)):
@@ -243,7 +261,7 @@ def test_the_sum_check_catches_plain_rounding() -> None:
         draft_q.validate(Lattice(8, _ids(0, 1, 2), rounded), 3)
 
 
-@pytest.mark.parametrize("bad", [[float("nan"), 0.5], [float("inf"), 0.5], [0.0, 0.0], [-0.5, 1.5]])
+@pytest.mark.parametrize("bad", [[float("nan"), 0.5], [float("inf"), 0.5], [0.0, 0.0]])
 def test_what_is_no_distribution_is_not_rounded(bad: list[float]) -> None:
     with pytest.raises(ValueError, match="not a distribution"):
         draft_q.quantise(torch.tensor([[0.5, 0.5], bad]), 2, 8)
