@@ -228,7 +228,7 @@ class Generator:
                 verdict,
                 draft_ns=sent_ns - drafting_ns,
                 round_trip_ns=now_ns - sent_ns,
-                proposal_bytes=block.ByteSize() if proposals else 0,
+                proposal_bytes=sum(proposal.ByteSize() for proposal in block.proposals),
                 now_ns=now_ns,
             )
             seconds = (now_ns - sent_ns) / 1e9

@@ -168,7 +168,7 @@ def test_up_serves_until_interrupted(model):
         assert re.search(r"draft-0 +ready", top.stdout)
         assert re.search(r"target-0 +ready", top.stdout)
         assert run("replace", address, "draft-0").returncode == 0
-        assert "a worker that this orchestrator has placed" in run("replace", address, "draft-7").stderr
+        assert "worker must be one that this orchestrator has placed" in run("replace", address, "draft-7").stderr
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
     finally:

@@ -156,7 +156,7 @@ async def test_a_silent_target_is_given_up_for_another(cluster: Build, gate: thr
 
 async def test_a_draft_whose_drafter_hangs_is_left_for_another(cluster: Build, gate: threading.Event) -> None:
     engines = iter([StuckEngine(gate, noise=0.3, slots=32), table(noise=0.3, slots=32)])
-    built = await cluster(drafts=2, stall_timeout=0.1, drafter=lambda: model_drafter(next(engines)))
+    built = await cluster(drafts=2, stall_timeout=1.0, drafter=lambda: model_drafter(next(engines)))
     client = built.client()
     expected = await undisturbed(client, 8)
     hung = built.worker(built.drafts[0])
@@ -169,6 +169,7 @@ async def test_a_draft_whose_drafter_hangs_is_left_for_another(cluster: Build, g
             check_same(completion, same)
         else:  # seeded: a round without the proposals of the hung step ends elsewhere, under the same law
             assert len(completion.token_ids) == len(same.token_ids)
+    await until(lambda: built.worker(built.drafts[1]).state is State.READY)
     alone = await client.generate("hello", max_tokens=20, ignore_eos=True)
     assert alone.stats.drafted, "the other one drafts"
     gate.set()
