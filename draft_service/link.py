@@ -91,6 +91,11 @@ class TargetLink:
         return self._known().max_gamma
 
     @property
+    def max_unaided(self) -> int:
+        """Most rounds without proposals that the target runs unasked."""
+        return self._known().max_unaided
+
+    @property
     def max_context(self) -> int:
         """Largest context of the target in tokens."""
         return self._known().max_context

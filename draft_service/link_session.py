@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from draftproof.errors import OverloadedError, PeerUnavailableError, PrefixLostError, ProtocolError
@@ -35,6 +36,9 @@ class LinkSession:
         self._link = link
         self._request = request
         self._round = 0
+        # rounds whose verdicts are due without another block, and those of them that nobody has asked for yet
+        self._due = range(0)
+        self._early: deque[target_pb2.VerifyResponse] = deque()
         self._answer: asyncio.Future[target_pb2.VerifyResponse] | None = None
         self._lost: Exception | None = None
         self._losses = 0
@@ -62,7 +66,13 @@ class LinkSession:
         self._losses = 0
         while True:
             try:
-                answer = await self._exchange(self._frame(self._round, block=block))
+                if self._early:
+                    answer = self._early.popleft()
+                elif self._due:
+                    answer = await self._exchange(None)
+                else:
+                    self._due = range(self._round, self._round + block.unaided + 1)
+                    answer = await self._exchange(self._frame(self._round, block=block))
             except _ConnectionLost:
                 self._count_loss()
                 await self._reopen()
@@ -82,18 +92,27 @@ class LinkSession:
 
     def receive(self, frame: target_pb2.VerifyResponse) -> None:
         """Takes a frame from the link; what answers an older epoch or round is dropped."""
-        if frame.epoch != self.epoch or (frame.WhichOneof("frame") == "verdict" and frame.round != self._round):
+        if frame.epoch != self.epoch:
             return
-        if frame.WhichOneof("frame") == "error":
+        kind = frame.WhichOneof("frame")
+        if kind == "error":
             self._settle(wire_error.from_proto(frame.error))
-        elif self._answer is not None and not self._answer.done():
+            return
+        if kind == "verdict":
+            if not self._due or frame.round != self._due[0]:
+                return
+            self._due = self._due[1:]
+        if self._answer is not None and not self._answer.done():
             self._answer.set_result(frame)
+        elif kind == "verdict":
+            self._early.append(frame)
 
     def connection_lost(self) -> None:
         """The stream is gone, and the session on the target with it."""
         self._settle(_ConnectionLost())
 
     def _settle(self, error: Exception) -> None:
+        self._due = range(0)
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
         elif self._lost is None:
@@ -120,15 +139,17 @@ class LinkSession:
     async def _open(self) -> target_pb2.SessionOpened:
         self.epoch += 1
         self._lost = None
+        self._due = range(0)
         return (await self._exchange(self._frame(0, open=self._request))).opened
 
-    async def _exchange(self, frame: target_pb2.VerifyRequest) -> target_pb2.VerifyResponse:
+    async def _exchange(self, frame: target_pb2.VerifyRequest | None) -> target_pb2.VerifyResponse:
         if self._lost is not None:
             error, self._lost = self._lost, None
             raise error
         self._answer = asyncio.get_running_loop().create_future()
         try:
-            self._link.send(frame)
+            if frame is not None:
+                self._link.send(frame)
             return await self._answer
         finally:
             self._answer = None

@@ -119,6 +119,7 @@ class NoTarget:
     """The port of a draft server that has no target of its own."""
 
     max_gamma = 0
+    max_unaided = 0
     max_context = 0
     waiting = 0
 

@@ -33,6 +33,7 @@ class Intake:
         vocab_size: int,
         max_context: int,
         max_gamma: int,
+        max_unaided: int,
         metrics: TargetMetrics,
         allow_lossy: bool = False,
     ) -> None:
@@ -40,6 +41,7 @@ class Intake:
         self._vocab_size = vocab_size
         self._max_context = max_context
         self._max_gamma = max_gamma
+        self._max_unaided = max_unaided
         self._metrics = metrics
         self._allow_lossy = allow_lossy
 
@@ -105,6 +107,8 @@ class Intake:
         limit = min(self._max_gamma, session.max_new - 1)
         if gamma > limit:
             raise InvalidArgumentError.of("block.proposals", f"at most {limit} long here", gamma)
+        if block.unaided > self._max_unaided:
+            raise InvalidArgumentError.of("block.unaided", f"at most {self._max_unaided} here", block.unaided)
         if block.start != len(session.tokens):
             raise ProtocolError(f"block starts at {block.start}, the session is at {len(session.tokens)}")
         for proposal in block.proposals:
@@ -123,7 +127,7 @@ class Intake:
                 offset=intake.refusal.offset,
                 detail=intake.refusal.message,
             )
-        return PendingRound(number, intake, arrived_ns)
+        return PendingRound(number, intake, arrived_ns, block.unaided)
 
     def _decode(self, message: distribution_pb2.Distribution) -> DraftQ | MalformedQError:
         try:

@@ -35,6 +35,11 @@ class LocalPort:
         return self._verifier.config.max_gamma
 
     @property
+    def max_unaided(self) -> int:
+        """Most rounds without proposals that run unasked."""
+        return self._verifier.config.max_unaided
+
+    @property
     def max_context(self) -> int:
         """Largest context in tokens."""
         return self._verifier.max_context
@@ -68,11 +73,13 @@ class LocalSession:
         self._request = request
         self._epoch = 0
         self._round = 0
+        self._announced = 0
         self._frames: asyncio.Queue[target_pb2.VerifyResponse] = asyncio.Queue()
 
     async def open(self) -> target_pb2.SessionOpened:
         """Opens the session, or a new epoch of it."""
         self._epoch += 1
+        self._announced = 0
         self._verifier.open(self._owner, self._id, self._epoch, self._request, self._frames.put_nowait)
         return (await self._next()).opened
 
@@ -81,7 +88,8 @@ class LocalSession:
         self._round += 1
         while True:
             try:
-                if self._frames.empty():
+                if self._frames.empty() and self._round > self._announced:
+                    self._announced = self._round + block.unaided
                     self._verifier.block(self._owner, self._id, self._epoch, self._round, block)
                 verdict = (await self._next()).verdict
             except PrefixLostError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -34,11 +35,18 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class PendingRound:
-    """A block that waits for its forward pass."""
+    """A block that waits for its forward pass, and how many rounds without proposals follow it unasked."""
 
     number: int
     intake: Intake
     arrived_ns: int
+    unaided: int = 0
+
+    def following(self) -> PendingRound | None:
+        """The round without proposals that comes unasked after this one; its wait begins now."""
+        if not self.unaided:
+            return None
+        return PendingRound(self.number + 1, Intake([], [], None, True), time.monotonic_ns(), self.unaided - 1)
 
 
 @dataclass(eq=False, slots=True)

@@ -129,6 +129,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
                     max_gamma=self._verifier.config.max_gamma,
                     max_context=self._verifier.max_context,
                     max_message_bytes=self._max_message_bytes,
+                    max_unaided=self._verifier.config.max_unaided,
                 )
             )
         )

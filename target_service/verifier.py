@@ -43,6 +43,8 @@ class VerifierConfig:
     Attributes:
         queue_limit: most sessions that wait for a slot.
         max_gamma: most proposals in a block.
+        max_unaided: most rounds without proposals that follow a block unasked: how far a session may run ahead of a
+            caller that doesn't read.
         idle_evict: seconds without a round after which a waiting session may take the slot.
         idle_timeout: seconds without a round after which a session is closed in any case.
         stall_timeout: seconds a pass may take, or runnable work may wait, before health turns NOT_SERVING (G2).
@@ -53,6 +55,7 @@ class VerifierConfig:
 
     queue_limit: int = 64
     max_gamma: int = 16
+    max_unaided: int = 64
     idle_evict: float = 5.0
     idle_timeout: float = 60.0
     stall_timeout: float = 60.0
@@ -82,7 +85,13 @@ class Verifier:
         self._thread = thread
         self._watchdog = Watchdog(config.stall_timeout, metrics, on_health)
         self._intake = Intake(
-            tokenizer, engine.vocab_size, engine.max_context, config.max_gamma, metrics, config.allow_lossy
+            tokenizer,
+            engine.vocab_size,
+            engine.max_context,
+            config.max_gamma,
+            config.max_unaided,
+            metrics,
+            config.allow_lossy,
         )
         self._admission = Admission(engine.slots, config.queue_limit, config.idle_evict, reuse=config.reuse_prefixes)
         self._sessions: dict[tuple[object, int], Session] = {}
@@ -248,11 +257,16 @@ class Verifier:
                 self._fail(session, bug("a round could not be committed"))
 
     def _deliver_verdict(self, session: Session, result: RoundResult, outcome: PassOutcome, started_ns: int) -> None:
+        assert session.pending is not None
+        following = session.pending.following()
         frame = session.answer(result, started_ns, outcome.forward_ns, outcome.verify_ns)
         session.active_at = time.monotonic()
         self._metrics.verdict(frame.verdict, session.params.rule)
         session.deliver(frame)
-        session.pace.left(session.active_at)
+        if following is None or frame.verdict.finish_reason:
+            session.pace.left(session.active_at)
+        else:
+            session.pending = following
         if frame.verdict.finish_reason:
             # the slot is free at once; the verdict stays until the peer closes, should it ask for the round again
             self._admission.leave(session, time.monotonic())

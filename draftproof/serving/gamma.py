@@ -6,6 +6,9 @@ E(γ) = 1 + Σ_{k ≤ γ} Π_{i < k} a_i tokens in expectation (Leviathan et al.
 verification grows a little with γ. The choice reads only what past rounds showed, so it says nothing about the draws
 to come (L6).
 
+While γ rests at 0 the target needs no word from the draft, so most rounds go without the round trip (`rest`), and γ = 0
+is judged at what it then costs.
+
 What isn't tried isn't known, so now and then a round has another γ than the best one: a few proposals while γ rests at
 0, half as many while it doesn't. Each probe that changes nothing doubles the time to the next.
 """
@@ -21,6 +24,7 @@ class GammaLimits:
 
     Attributes:
         largest: most proposals.
+        unaided: most rounds without proposals that the target runs unasked.
         first: proposals before anything is known.
         acceptance_decay: weight of earlier trials of an offset after each new one; 0.98 looks back some 50.
         time_decay: weight of earlier timings after each round; 0.997 looks back some 300.
@@ -31,6 +35,7 @@ class GammaLimits:
 
     largest: int
     first: int
+    unaided: int = 0
     acceptance_decay: float = 0.98
     time_decay: float = 0.997
     probe_first: int = 32
@@ -74,9 +79,29 @@ class Timing:
     products: float = 0.0
     drafted: float = 0.0
     draft_seconds: float = 0.0
+    wires: float = 0.0
+    wire_seconds: float = 0.0
 
-    def add(self, gamma: int, draft_seconds: float, round_seconds: float, decay: float) -> None:
-        """Adds a round; one that took far longer than usual says little about γ and is cut down."""
+    @property
+    def wire(self) -> float:
+        """Mean of what a round trip takes beyond the target's own work, seconds."""
+        return self.wire_seconds / self.wires if self.wires else 0.0
+
+    def add(
+        self, gamma: int, draft_seconds: float, target_seconds: float, wire_seconds: float | None, decay: float
+    ) -> None:
+        """Adds a round; one that took far longer than usual says little about γ and is cut down.
+
+        `wire_seconds` is None where there was no trip; the usual one is added, so that the line means the same.
+        """
+        if wire_seconds is None:
+            wire_seconds = self.wire
+        else:
+            if self.wires > _SETTLED:
+                wire_seconds = min(wire_seconds, _OUTLIER * self.wire)
+            self.wires = decay * self.wires + 1
+            self.wire_seconds = decay * self.wire_seconds + wire_seconds
+        round_seconds = target_seconds + wire_seconds
         if self.weight > _SETTLED:
             round_seconds = min(round_seconds, _OUTLIER * self.seconds / self.weight)
         if self.drafted > _SETTLED:
@@ -124,7 +149,13 @@ class FixedGamma:
         """Proposals for every block."""
         return self.gamma
 
-    def learn(self, examined: int, accepted: int, draft_seconds: float, round_seconds: float) -> None:
+    def rest(self, most: int) -> int:
+        """Rounds without proposals that may follow one unasked: `most` of them if there are no others."""
+        return 0 if self.gamma else most
+
+    def learn(
+        self, examined: int, accepted: int, draft_seconds: float, target_seconds: float, wire_seconds: float | None
+    ) -> None:
         """Nothing to learn."""
 
 
@@ -178,8 +209,27 @@ class GammaControl:
         self._own.doubt(_PAIR_TRIALS)
         return min(1, limits.largest)
 
-    def learn(self, examined: int, accepted: int, draft_seconds: float, round_seconds: float) -> None:
-        """Takes a round's outcome: `round_seconds` from sending the block to its verdict."""
+    def rest(self, most: int) -> int:
+        """Rounds without proposals that may follow the one just chosen unasked, 0..most; they count as chosen."""
+        pair = self._pair
+        if not pair.resting or pair.burst_left:
+            return 0
+        rounds = max(0, min(most, pair.probe_after - pair.since_probe))
+        pair.since_probe += rounds
+        return rounds
+
+    def learn(
+        self, examined: int, accepted: int, draft_seconds: float, target_seconds: float, wire_seconds: float | None
+    ) -> None:
+        """Takes a round's outcome.
+
+        Args:
+            examined: proposals that took part in verification.
+            accepted: those of them that held.
+            draft_seconds: drafting.
+            target_seconds: the target's queue, pass and verification.
+            wire_seconds: the rest of the time from sending the block to its verdict; None in a round that came unasked.
+        """
         limits, pair = self._limits, self._pair
         for trials in (self._own, pair.trials):
             trials.add(examined, accepted, limits.acceptance_decay)
@@ -187,11 +237,12 @@ class GammaControl:
             # both sides read the prompt in it
             self._first_round = False
             return
-        pair.timing.add(examined, draft_seconds, round_seconds, limits.time_decay)
+        pair.timing.add(examined, draft_seconds, target_seconds, wire_seconds, limits.time_decay)
 
     def _best(self) -> int:
-        base, step = self._pair.timing.line()
-        best, best_rate = 0, 1.0 / base
+        timing, unaided = self._pair.timing, self._limits.unaided
+        base, step = timing.line()
+        best, best_rate = 0, (1 + unaided) / (base + unaided * max(base - timing.wire, 0.1 * base))
         committed, run, acceptance = 1.0, 1.0, _FRESH_ACCEPTANCE
         for gamma in range(1, self._limits.largest + 1):
             acceptance = self._acceptance(gamma - 1, acceptance)

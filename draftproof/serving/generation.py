@@ -49,8 +49,14 @@ class Control(Protocol):
         """Proposals of the next block."""
         ...
 
-    def learn(self, examined: int, accepted: int, draft_seconds: float, round_seconds: float) -> None:
-        """Takes a round's outcome."""
+    def rest(self, most: int) -> int:
+        """Rounds without proposals that may follow one without proposals unasked, 0..most."""
+        ...
+
+    def learn(
+        self, examined: int, accepted: int, draft_seconds: float, target_seconds: float, wire_seconds: float | None
+    ) -> None:
+        """Takes a round's outcome; `wire_seconds` is None in a round that came unasked."""
         ...
 
 
@@ -182,7 +188,9 @@ class Generator:
         sequence = DraftSequence(ids, params, key, list(output_ids))
         try:
             yield self._started(ids, key, gamma, port, session.opened.weights_version, params.rule)
-            async with aclosing(self._rounds(session, sequence, control, pair.ahead, gamma, started_ns)) as events:
+            async with aclosing(
+                self._rounds(session, sequence, control, pair.ahead, gamma, port.max_unaided, started_ns)
+            ) as events:
                 async for event in events:
                     yield event
         finally:
@@ -196,25 +204,32 @@ class Generator:
         control: Control,
         whether: AheadControl,
         gamma: int,
+        max_unaided: int,
         started_ns: int,
     ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         builder = StatsBuilder(started_ns)
         left = session.opened.max_new_tokens
         before: tuple[int, bool, int] | None = None
+        unaided = 0
         while True:
             if self._hand_back.is_set():
                 yield handed_back(sequence)
                 return
             drafting_ns = time.monotonic_ns()
+            unasked = unaided > 0
+            if unasked:
+                unaided -= 1
+            elif not gamma:
+                unaided = control.rest(min(max_unaided, left - 1))
             # the bonus token fills the last place, so a longer block could only be thrown away
             gamma = min(gamma, left - 1)
             proposals = await self.drafting.propose(sequence, gamma) if gamma else []
             sent_ns = time.monotonic_ns()
             if before is not None:
                 whether.learn(before[0], before[1], (before[2] + sent_ns - drafting_ns) / 1e9)
-            block = to_block(sequence.position, proposals, sent_ns - drafting_ns)
+            block = to_block(sequence.position, proposals, sent_ns - drafting_ns, unaided)
             # decided now, so that it is the same whether or not the next block is drafted ahead
-            following = control.choose()
+            following = 0 if unaided else control.choose()
             ahead = bool(proposals) and whether.choose()
             if ahead:
                 self.drafting.ahead(sequence, proposals, following, left)
@@ -224,18 +239,26 @@ class Generator:
                 yield handed_back(sequence)
                 return
             now_ns = time.monotonic_ns()
+            target = verdict.timings
+            target_ns = target.queue_ns + target.forward_ns + target.verify_ns
+            trip_ns = target_ns if unasked else now_ns - sent_ns
             builder.add(
                 verdict,
                 draft_ns=sent_ns - drafting_ns,
-                round_trip_ns=now_ns - sent_ns,
+                round_trip_ns=trip_ns,
                 proposal_bytes=sum(proposal.ByteSize() for proposal in block.proposals),
                 now_ns=now_ns,
             )
-            seconds = (now_ns - sent_ns) / 1e9
-            control.learn(verdict.examined, verdict.accepted, (sent_ns - drafting_ns) / 1e9, seconds)
-            self._observe(block, verdict, gamma, sent_ns - drafting_ns, now_ns - sent_ns)
+            control.learn(
+                verdict.examined,
+                verdict.accepted,
+                (sent_ns - drafting_ns) / 1e9,
+                target_ns / 1e9,
+                None if unasked else max(0, trip_ns - target_ns) / 1e9,
+            )
+            self._observe(block, verdict, gamma, sent_ns - drafting_ns, trip_ns)
             # the first cycle reads the prompt; one without proposals has nothing to gain
-            before = (gamma, ahead, now_ns - sent_ns) if proposals and builder.stats.rounds > 1 else None
+            before = (gamma, ahead, trip_ns) if proposals and builder.stats.rounds > 1 else None
             sequence.output_ids.extend(token.id for token in verdict.tokens)
             left -= len(verdict.tokens)
             chunk = generation_pb2.GenerateResponse(
@@ -288,7 +311,8 @@ class Generator:
             return FixedGamma(params.gamma)
         if not self.config.adaptive or params.needs_same_blocks:
             return FixedGamma(first)
-        return GammaControl(GammaLimits(largest=port.max_gamma, first=first), experience)
+        limits = GammaLimits(largest=port.max_gamma, first=first, unaided=port.max_unaided)
+        return GammaControl(limits, experience)
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
@@ -338,13 +362,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         )
 
 
-def to_block(start: int, proposals: list[Proposal], draft_ns: int) -> target_pb2.Block:
-    """The wire form of one block."""
+def to_block(start: int, proposals: list[Proposal], draft_ns: int, unaided: int = 0) -> target_pb2.Block:
+    """The wire form of one block, and how many rounds without proposals follow it unasked."""
     qs = iter(encode([p.q for p in proposals if p.q is not None]))
     return target_pb2.Block(
         start=start,
         proposals=[target_pb2.Proposal(token_id=p.token_id, q=None if p.q is None else next(qs)) for p in proposals],
         draft_ns=draft_ns,
+        unaided=unaided,
     )
 
 

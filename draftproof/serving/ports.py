@@ -13,7 +13,7 @@ class VerifySession(Protocol):
     opened: target_pb2.SessionOpened
 
     async def verify(self, block: target_pb2.Block) -> verdict_pb2.Verdict:
-        """Verifies one block.
+        """Verifies one block; those that an earlier one announced as unaided are not sent.
 
         Raises:
             RequestError: the session failed; it is gone on the target.
@@ -47,6 +47,11 @@ class VerifyPort(Protocol):
     @property
     def max_gamma(self) -> int:
         """Largest gamma the target takes."""
+        ...
+
+    @property
+    def max_unaided(self) -> int:
+        """Most rounds without proposals that the target runs unasked."""
         ...
 
     @property

@@ -63,16 +63,18 @@ class Hello(_message.Message):
     def __init__(self, fingerprint: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., drafter: _Optional[str] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("fingerprint", "max_gamma", "max_context", "max_message_bytes")
+    __slots__ = ("fingerprint", "max_gamma", "max_context", "max_message_bytes", "max_unaided")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     MAX_GAMMA_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_UNAIDED_FIELD_NUMBER: _ClassVar[int]
     fingerprint: _fingerprint_pb2.Fingerprint
     max_gamma: int
     max_context: int
     max_message_bytes: int
-    def __init__(self, fingerprint: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., max_gamma: _Optional[int] = ..., max_context: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    max_unaided: int
+    def __init__(self, fingerprint: _Optional[_Union[_fingerprint_pb2.Fingerprint, _Mapping]] = ..., max_gamma: _Optional[int] = ..., max_context: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_unaided: _Optional[int] = ...) -> None: ...
 
 class TokenDigestsQuery(_message.Message):
     __slots__ = ()
@@ -113,14 +115,16 @@ class SessionOpened(_message.Message):
     def __init__(self, request_key: _Optional[bytes] = ..., weights_version: _Optional[int] = ..., max_new_tokens: _Optional[int] = ...) -> None: ...
 
 class Block(_message.Message):
-    __slots__ = ("start", "proposals", "draft_ns")
+    __slots__ = ("start", "proposals", "draft_ns", "unaided")
     START_FIELD_NUMBER: _ClassVar[int]
     PROPOSALS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_NS_FIELD_NUMBER: _ClassVar[int]
+    UNAIDED_FIELD_NUMBER: _ClassVar[int]
     start: int
     proposals: _containers.RepeatedCompositeFieldContainer[Proposal]
     draft_ns: int
-    def __init__(self, start: _Optional[int] = ..., proposals: _Optional[_Iterable[_Union[Proposal, _Mapping]]] = ..., draft_ns: _Optional[int] = ...) -> None: ...
+    unaided: int
+    def __init__(self, start: _Optional[int] = ..., proposals: _Optional[_Iterable[_Union[Proposal, _Mapping]]] = ..., draft_ns: _Optional[int] = ..., unaided: _Optional[int] = ...) -> None: ...
 
 class Proposal(_message.Message):
     __slots__ = ("token_id", "q")

@@ -166,3 +166,46 @@ async def test_answers_to_other_epochs_and_rounds_are_dropped() -> None:
     session.receive(target_pb2.VerifyResponse(epoch=1, round=1, **place))
     link.answers.append([5])
     assert [t.id for t in (await session.verify(BLOCK)).tokens] == [5]
+
+
+def verdict(number: int, token: int, epoch: int = 1) -> target_pb2.VerifyResponse:
+    tokens = [verdict_pb2.Token(id=token)]
+    return target_pb2.VerifyResponse(session=5, epoch=epoch, round=number, verdict=verdict_pb2.Verdict(tokens=tokens))
+
+
+async def test_unaided_rounds_are_awaited_not_sent() -> None:
+    session, link = await opened([4])
+    await session.verify(target_pb2.Block(start=1, unaided=3))
+    session.receive(verdict(2, 5))
+    session.receive(verdict(2, 55))
+    session.receive(verdict(3, 6))
+    session.receive(verdict(5, 8))
+    assert [(await session.verify(BLOCK)).tokens[0].id for _ in range(2)] == [5, 6]
+    waiting = asyncio.ensure_future(session.verify(BLOCK))
+    await asyncio.sleep(0)
+    session.receive(verdict(4, 7))
+    session.receive(verdict(5, 8))
+    assert (await waiting).tokens[0].id == 7
+    link.answers.append([8])
+    assert (await session.verify(BLOCK)).tokens[0].id == 8
+    assert kinds(link) == [("open", 1, 0), ("block", 1, 1), ("block", 1, 5)]
+
+
+@pytest.mark.parametrize("trouble", ["lost", PrefixLostError("gone")])
+async def test_a_loss_among_unaided_rounds_costs_only_those_that_had_not_come(trouble: Any) -> None:
+    session, link = await opened([4], "opened", [6])
+    await session.verify(target_pb2.Block(start=1, unaided=5))
+    session.receive(verdict(2, 5))
+    if trouble == "lost":
+        session.connection_lost()
+    else:
+        session.receive(target_pb2.VerifyResponse(session=5, epoch=1, error=wire_error.to_proto(trouble)))
+    session.receive(verdict(3, 55))
+    assert (await session.verify(target_pb2.Block(start=2, unaided=4))).tokens[0].id == 5
+    assert (await session.verify(target_pb2.Block(start=3, unaided=3))).tokens[0].id == 6
+    session.receive(verdict(4, 77))
+    session.receive(verdict(4, 7, epoch=2))
+    assert (await session.verify(target_pb2.Block(start=4, unaided=2))).tokens[0].id == 7
+    assert kinds(link) == [("open", 1, 0), ("block", 1, 1), ("open", 2, 0), ("block", 2, 3)]
+    assert list(link.sent[2].open.output_ids) == [4, 5]
+    assert link.sent[-1].block.unaided == 3

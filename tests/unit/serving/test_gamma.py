@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pytest
 from draftproof.serving.gamma import Experience, FixedGamma, GammaControl, GammaLimits, Timing
 
 LARGEST = 16
+UNAIDED = 64
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Pair:
     draft: float
     slope: float = 0.03
     noise: float = 0.3
+    wire: float = 0.0
 
     def best(self) -> float:
         """Tokens per second of the best fixed γ."""
@@ -31,27 +34,34 @@ class Pair:
         for i in range(gamma):
             run *= self.accepts(i)
             committed += run
-        return committed / (1.0 + gamma * (self.draft + self.slope))
+        # at rest next to no round waits for the wire
+        wire = self.wire if gamma else 0.0
+        return committed / (1.0 + wire + gamma * (self.draft + self.slope))
 
 
 def control(pair: Experience | None = None) -> GammaControl:
-    return GammaControl(GammaLimits(largest=LARGEST, first=4), pair or Experience())
+    return GammaControl(GammaLimits(largest=LARGEST, first=4, unaided=UNAIDED), pair or Experience())
 
 
 def simulate(who: GammaControl | FixedGamma, pair: Pair, tokens: int, luck: random.Random) -> tuple[float, list[int]]:
     """Tokens per second, and the γ of every round."""
-    seconds, committed, chosen = 0.0, 0, []
+    seconds, committed, chosen, unaided = 0.0, 0, [], 0
     while committed < tokens:
-        gamma = who.choose()
+        unasked = unaided > 0
+        unaided -= unasked
+        gamma = 0 if unasked else who.choose()
+        if not gamma and not unasked:
+            unaided = who.rest(UNAIDED)
         accepted = 0
         while accepted < gamma and luck.random() < pair.accepts(accepted):
             accepted += 1
         drafting = gamma * pair.draft
         trip = (1.0 + gamma * pair.slope) * (1 + pair.noise * luck.uniform(-1, 1))
-        seconds += drafting + trip
+        wire = pair.wire * (1 + pair.noise * luck.uniform(-1, 1))
+        seconds += drafting + trip + (0.0 if unasked else wire)
         committed += accepted + 1
         chosen.append(gamma)
-        who.learn(gamma, accepted, drafting, trip)
+        who.learn(gamma, accepted, drafting, trip, None if unasked else wire)
     return committed / seconds, chosen
 
 
@@ -60,6 +70,8 @@ GARBAGE = {
     "never right and as slow as the target": Pair(lambda i: 0.0, 1.0),
     "hardly ever right": Pair(lambda i: 0.05, 0.3),
     "right at a third and too slow": Pair(lambda i: 0.33, 0.6),
+    "never right and far away": Pair(lambda i: 0.0, 0.1, wire=1.0),
+    "right at a third and too far away": Pair(lambda i: 0.33, 0.05, wire=1.0),
 }
 GOOD = {
     "good": Pair(lambda i: 0.85, 0.1),
@@ -68,6 +80,7 @@ GOOD = {
     "dear to verify": Pair(lambda i: 0.9, 0.05, slope=0.2),
     "worse with each offset": Pair(lambda i: 0.9 ** (i + 1), 0.05, slope=0.02),
     "good but slow": Pair(lambda i: 0.8, 0.5),
+    "good and far away": Pair(lambda i: 0.85, 0.05, wire=1.0),
 }
 
 
@@ -131,17 +144,17 @@ def test_nothing_known_means_the_default() -> None:
 def test_a_prompt_s_own_time_is_not_a_round_s() -> None:
     shared = Experience()
     who = control(shared)
-    who.learn(4, 4, 90.0, 90.0)
+    who.learn(4, 4, 90.0, 90.0, 0.0)
     assert not shared.timing.weight
-    who.learn(4, 4, 0.4, 1.0)
+    who.learn(4, 4, 0.4, 1.0, 0.0)
     assert shared.timing.seconds == 1.0
 
 
 def test_one_very_long_round_says_little() -> None:
     timing = Timing()
     for _ in range(100):
-        timing.add(4, 0.4, 1.0, 0.997)
-    timing.add(4, 40.0, 100.0, 0.997)
+        timing.add(4, 0.4, 1.0, 0.0, 0.997)
+    timing.add(4, 40.0, 100.0, 0.0, 0.997)
     base, step = timing.line()
     assert 0.8 < base + 4 * step < 1.7
 
@@ -149,15 +162,45 @@ def test_one_very_long_round_says_little() -> None:
 def test_the_line_through_rounds_of_several_lengths() -> None:
     timing = Timing()
     for gamma in (0, 2, 4, 8) * 20:
-        timing.add(gamma, 0.1 * gamma, 1.0 + 0.2 * gamma, 0.997)
+        timing.add(gamma, 0.1 * gamma, 1.0 + 0.2 * gamma, 0.0, 0.997)
     base, step = timing.line()
     assert base == pytest.approx(1.0, abs=0.02)
     assert step == pytest.approx(0.3, abs=0.01)
 
 
+def test_rounds_that_come_unasked_count_like_those_that_were_chosen() -> None:
+    timing = Timing()
+    for _ in range(50):
+        timing.add(4, 0.4, 1.2, 0.5, 0.997)
+    for _ in range(50):
+        timing.add(0, 0.0, 1.0, None, 0.997)
+    base, step = timing.line()
+    assert base == pytest.approx(1.5, abs=0.02)
+    assert step == pytest.approx(0.15, abs=0.01)
+    assert timing.wire == pytest.approx(0.5)
+
+
+def test_no_rest_runs_past_a_probe() -> None:
+    who, luck = control(), random.Random(2)
+    _, chosen = simulate(who, GARBAGE["never right and far away"], 3000, luck)
+    rounds = [i for i, gamma in enumerate(chosen) if gamma and i > 100]
+    bursts = [i for before, i in itertools.pairwise(rounds) if i - before > 1]
+    assert len(bursts) >= 3
+    assert all(later - earlier <= 512 + UNAIDED for earlier, later in itertools.pairwise(bursts))
+
+
+def test_a_control_that_does_not_rest_lets_nothing_run_unasked() -> None:
+    who, luck = control(), random.Random(3)
+    simulate(who, GOOD["good"], 500, luck)
+    assert who.choose() > 0
+    assert who.rest(UNAIDED) == 0
+    assert FixedGamma(4).rest(UNAIDED) == 0
+    assert FixedGamma(0).rest(UNAIDED) == UNAIDED
+
+
 def test_a_fixed_gamma_stays() -> None:
     fixed = FixedGamma(3)
-    fixed.learn(3, 0, 1.0, 1.0)
+    fixed.learn(3, 0, 1.0, 1.0, 0.0)
     assert fixed.choose() == 3
 
 
@@ -171,4 +214,4 @@ def test_choices_do_not_depend_on_tokens_to_come() -> None:
         accepted = luck.randrange(gamma + 1)
         trip = luck.uniform(0.9, 1.1)
         for who in (a, b):
-            who.learn(gamma, accepted, 0.1 * gamma, trip)
+            who.learn(gamma, accepted, 0.1 * gamma, trip, 0.0)
