@@ -14,7 +14,6 @@ STREAMS = 32
 TOKENS = 96
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_streams_survive_a_draft_a_target_and_all_of_a_kind() -> None:
     found = failover.Findings()

@@ -118,7 +118,7 @@ def for_ever(steps: int) -> Iterator[int]:
         yield steps
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     steps=st.lists(st.integers(0, 14), min_size=1, max_size=20),
     gamma=st.integers(1, 5),

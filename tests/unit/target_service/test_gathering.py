@@ -65,7 +65,7 @@ def test_a_pass_is_as_long_as_the_shortest_of_late() -> None:
 @pytest.mark.parametrize("streams", [1, 4])
 async def test_streams_in_step_share_every_pass(streams: int) -> None:
     # a pass is so long that a busy machine can't make the streams late
-    engine, thread = TableEngine(27, slots=4, delay=0.03), ModelThread("model")
+    engine, thread = TableEngine(27, slots=4, delay=0.1), ModelThread("model")
     tokenizer = ByteTokenizer(27, first_byte=ord("a"))
     metrics = TargetMetrics(CollectorRegistry(), 4)
     verifier = Verifier(engine, tokenizer, VerifierConfig(), metrics, thread, lambda healthy: None)

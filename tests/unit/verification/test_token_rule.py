@@ -264,7 +264,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, Uniforms]:
 
 
 @given(batches())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_verify_equals_the_row_by_row_oracle(case: tuple[Tensor, Tensor, Tensor, Tensor, Uniforms]) -> None:
     p, q, proposals, lengths, u = case
     accepted, chosen = verify(p, q, proposals, lengths, u)
@@ -284,7 +284,7 @@ def test_verify_equals_the_row_by_row_oracle(case: tuple[Tensor, Tensor, Tensor,
 
 
 @given(batches())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_outcomes_sum_to_one_and_are_the_same_from_sparse(
     case: tuple[Tensor, Tensor, Tensor, Tensor, Uniforms],
 ) -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof.sampling.draft_q import Lattice, MalformedQError
@@ -24,7 +24,6 @@ def lattices(draw: st.DrawFn) -> Lattice:
     return Lattice(bits, np.array(ids), np.diff([0, *cuts, 2**bits]))
 
 
-@settings(deadline=None)
 @given(st.lists(lattices(), max_size=5))
 def test_each_row_of_a_batch_is_what_it_is_bit_by_bit(qs: list[Lattice]) -> None:
     packed = pack(qs)
@@ -36,7 +35,6 @@ def test_each_row_of_a_batch_is_what_it_is_bit_by_bit(qs: list[Lattice]) -> None
         assert (back.bits, back.ids.tolist(), back.counts.tolist()) == (q.bits, q.ids.tolist(), q.counts.tolist())
 
 
-@settings(deadline=None)
 @given(lattices(), st.integers(0, 31))
 def test_any_gap_bits_can_be_read(q: Lattice, gap_bits: int) -> None:
     code = bytes_of((np.diff(q.ids, prepend=-1) - 1).tolist(), q.counts.tolist(), gap_bits)
