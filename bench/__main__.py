@@ -16,6 +16,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "peers": QUICK,
     "gamma": QUICK,
     "distance": QUICK,
+    "wire": QUICK,
     "plan": QUICK,
     "batching": ("--streams", "1", "4", "--rounds", "1"),
     "engine_forward": ("--rounds", "2", "--dtype", "bfloat16"),

@@ -54,7 +54,7 @@ def draft(
     ),
     q_encoding: str = typer.Option("lattice", help="lattice, sparse or dense."),
     lattice_entries: int = typer.Option(128, min=1, help="Most tokens a lattice keeps."),
-    lattice_bits: int = typer.Option(12, min=1, max=24, help="Counts of a lattice sum to 2 to this power."),
+    lattice_bits: int = typer.Option(10, min=1, max=24, help="Counts of a lattice sum to 2 to this power."),
     max_sessions: int = typer.Option(512, min=1, help="Most requests at once; one more is refused."),
     stall_timeout: float = typer.Option(
         30.0, min=0.1, help="Seconds a step of the drafter may take before requests go on without proposals."

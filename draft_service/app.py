@@ -73,7 +73,7 @@ class DraftConfig:
     link: LinkConfig = field(default_factory=LinkConfig)
     q_encoding: str = "lattice"
     lattice_entries: int = 128
-    lattice_bits: int = 12
+    lattice_bits: int = 10
     gamma: int = 4
     adaptive: bool = True
     ahead: bool | None = None

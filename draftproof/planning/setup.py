@@ -89,16 +89,21 @@ class Encoding:
     loss: float
 
 
+DEFAULT_ENCODING = Encoding("lattice, 10 bits", 50.0, 0.0010)
+
 FRAME_BYTES = 120.0
 """Of a block beside its proposals: ids, timings, gRPC and HTTP/2 framing."""
 
 
 def encodings(vocabulary: int) -> tuple[Encoding, ...]:
-    """The encodings to choose from. Sizes and losses of lattices: a weak draft at T = 1, V = 49,152 (`bench.wire`)."""
+    """The encodings to choose from, lattices by `--lattice-bits`.
+
+    Their sizes and losses are those of a weak draft at T = 1, V = 49,152 (`bench.wire`).
+    """
     return (
-        Encoding("lattice, 64 entries", 134.0, 0.010),
-        Encoding("lattice, 128 entries", 250.0, 0.007),
-        Encoding("lattice, 256 entries", 438.0, 0.005),
+        DEFAULT_ENCODING,
+        Encoding("lattice, 12 bits", 76.0, 0.0005),
+        Encoding("lattice, 14 bits", 115.0, 0.0003),
         Encoding("dense", 4.0 * vocabulary, 0.0),
     )
 
@@ -128,7 +133,7 @@ class Setup:
     streams: int = 1
     targets: int = 1
     drafts: int = 1
-    encoding: Encoding = Encoding("lattice, 128 entries", 250.0, 0.0)
+    encoding: Encoding = DEFAULT_ENCODING
     ahead: bool = False
     guess: float | None = None
 
