@@ -170,17 +170,22 @@ class FrontDoor(generation_pb2_grpc.GenerationServiceServicer):
         timer = _Timer(self._metrics, begun)
         outcome = "CANCELLED"
         scope = asyncio.timeout(None)
+        write: asyncio.Future[None] | None = None
         try:
             async with scope, self._admitted(request, scope, remaining), aclosing(relay.events()) as events:
                 # written here, not yielded: a caller that doesn't read must not keep a cancel from its request
                 async for event in events:
                     timer.event(event)
                     self.totals.add(event)
-                    await context.write(event)
+                    write = asyncio.ensure_future(context.write(event))
+                    await asyncio.shield(write)
             outcome = "OK"
         except TimeoutError:
             if not scope.expired():
                 raise
+            if write is not None:
+                # gRPC takes no status beside a message that is under way; nothing but this call waits for the caller
+                await asyncio.wait({write})
             if self._draining.is_set():
                 outcome = "DRAINING"
                 raise DrainingError(

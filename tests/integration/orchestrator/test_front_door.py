@@ -29,11 +29,12 @@ from draftproof.rpc.status import from_rpc_error
 from draftproof.serving.options import ListenConfig
 from draftproof.testing.table import ByteTokenizer, TableEngine
 from draftproof.v1 import generation_pb2, generation_pb2_grpc, orchestrator_pb2, sampling_pb2, verdict_pb2
+from orchestrator.front_door import Totals
 from orchestrator.workers import Role, State
 from tests.integration.orchestrator.conftest import Build
 from tests.integration.orchestrator.harness import RELAY, Cluster, check_same
 from tests.integration.orchestrator.test_failover import Stuck, StuckEngine, tokens_committed
-from tests.integration.services.harness import letters, model_drafter, table, until
+from tests.integration.services.harness import PATIENCE, letters, model_drafter, table, until
 
 LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
 
@@ -143,6 +144,15 @@ async def test_cancel_of_a_caller_that_does_not_read(cluster: Build) -> None:
     assert committed > 100, "it ran until its buffers were full"
     assert await cancel(built, "it") == 1
     await built.idle()
+
+    # once it reads again it hears of the end, behind what was on its way
+    async def read_on() -> None:
+        while True:
+            await call.read()
+
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.wait_for(read_on(), PATIENCE)
+    assert isinstance(from_rpc_error(caught.value), RequestCancelledError)
     await channel.close()
 
 
@@ -163,6 +173,24 @@ async def test_cancel_takes_all_of_a_name_and_nobody_else(cluster: Build) -> Non
     assert isinstance(from_rpc_error(caught.value), InvalidArgumentError)
     stats = await built.stats()
     assert stats.finished == 1
+    await built.idle()
+
+
+async def test_a_cancel_in_the_middle_of_the_first_message_is_heard(
+    cluster: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC takes no second initial metadata while the first is on its way: the caller would wait for ever."""
+    built = await cluster()
+    door = built.app._door
+    add = Totals.add
+
+    def cancelling(totals: Totals, event: generation_pb2.GenerateResponse) -> None:
+        add(totals, event)
+        door.requests.cancel("it")
+
+    monkeypatch.setattr(Totals, "add", cancelling)
+    client = built.client(retries=NO_RETRIES)
+    await check_cancelled(asyncio.create_task(client.generate("hello", request_id="it", **LONG)))
     await built.idle()
 
 
