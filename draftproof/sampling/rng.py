@@ -99,11 +99,11 @@ def key_words(key: bytes) -> NDArray[np.uint64]:
     return np.frombuffer(key, dtype="<u8").astype(np.uint64, copy=False)
 
 
-def random_words(draws: Sequence[Draw]) -> NDArray[np.uint64]:
-    """The first output word of each draw, in one call for the batch.
+def random_quads(draws: Sequence[Draw]) -> NDArray[np.uint64]:
+    """All four output words of each draw, in one call for the batch.
 
     Returns:
-        uint64 [N].
+        uint64 [N, 4].
 
     Raises:
         ValueError: a key isn't 32 bytes long.
@@ -113,7 +113,12 @@ def random_words(draws: Sequence[Draw]) -> NDArray[np.uint64]:
         raise ValueError(f"a request key has {KEY_BYTES} bytes")
     keys = np.frombuffer(b"".join(draw.key for draw in draws), dtype="<u8").reshape(-1, 4).astype(np.uint64, copy=False)
     counters = np.array([(d.block_start, d.offset, d.node, d.purpose) for d in draws], dtype=np.uint64).reshape(-1, 4)
-    return np.ascontiguousarray(words(keys, counters)[:, 0])
+    return words(keys, counters)
+
+
+def random_words(draws: Sequence[Draw]) -> NDArray[np.uint64]:
+    """The first output word of each draw, as `random_quads`; uint64 [N]."""
+    return np.ascontiguousarray(random_quads(draws)[:, 0])
 
 
 def unit(words_: NDArray[np.uint64]) -> NDArray[np.float64]:
