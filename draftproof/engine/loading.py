@@ -12,8 +12,8 @@ import structlog
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
 
-from draftproof.engine import attention, embedded, packed
-from draftproof.engine.config import DEFAULT_CONTEXT, EMBEDDED, ModelConfig
+from draftproof.engine import attention, draft_folder, embedded, packed
+from draftproof.engine.config import DEFAULT_CONTEXT, EMBEDDED, EMBEDDED_DRAFT, ModelConfig
 from draftproof.engine.engine import TransformersEngine
 from draftproof.engine.forwards import Forward, TransformersForward
 from draftproof.engine.identity import weights_sha256
@@ -54,7 +54,8 @@ def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> T
         if tokenizer is None:
             tokenizer = load_tokenizer(config)
         model = _load_model(source, config)
-    vocab_size = min(model.get_output_embeddings().weight.shape[0], tokenizer.vocab_size)
+    head = model.get_output_embeddings()
+    vocab_size = min(getattr(head, "out_features", head.weight.shape[0]), tokenizer.vocab_size)
     max_context = _context(config, model.config.get_text_config())
     sha256 = weights_sha256(model)
     layers = int(model.config.get_text_config().num_hidden_layers)
@@ -84,12 +85,12 @@ def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> T
 
 
 def load_tokenizer(config: ModelConfig) -> HfTokenizer:
-    """Loads the model's tokenizer, its end-of-sequence ids and its chat template.
+    """Loads the model's tokenizer, its end-of-sequence ids and its chat template; a draft's is its base's.
 
     Raises:
         ModelLoadError: there is none, or it can't be read.
     """
-    source = find(config)
+    source = _base(find(config))
     with quiet(), _clear_errors(config.model):
         tokenizer = AutoTokenizer.from_pretrained(source.location, **source.keywords)
         return HfTokenizer(tokenizer, eos_ids(source.location, source.keywords, tokenizer))
@@ -103,6 +104,8 @@ def find(config: ModelConfig) -> Source:
     """
     if config.model.lower() == EMBEDDED:
         return Source(EMBEDDED, str(embedded.prepare()), {})
+    if config.model.lower() == EMBEDDED_DRAFT:
+        return Source(EMBEDDED_DRAFT, str(embedded.DRAFT), {})
     path = Path(config.model).expanduser()
     if config.model.lower().endswith(".gguf"):
         if not path.is_file():
@@ -118,7 +121,24 @@ def find(config: ModelConfig) -> Source:
     return Source(config.model, config.model, keywords)
 
 
+def _base(source: Source) -> Source:
+    """Where a draft's embedding and tokenizer come from; any other model is its own base."""
+    if not draft_folder.is_draft(source.location):
+        return source
+    base = draft_folder.base_of(source.location)
+    return source if base is None else find(ModelConfig(model=base))
+
+
+def _load_draft(source: Source, config: ModelConfig) -> PreTrainedModel:
+    base = _base(source)
+    dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
+    model = draft_folder.load(Path(source.location), None if base is source else base.location, dtype)
+    return model.to(_device(config.device))  # type: ignore[arg-type]
+
+
 def _load_model(source: Source, config: ModelConfig) -> PreTrainedModel:
+    if draft_folder.is_draft(source.location):
+        return _load_draft(source, config)
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     keywords: dict[str, Any] = {**source.keywords, "dtype": dtype}
     if "gguf_file" in keywords:
@@ -133,8 +153,6 @@ def _load_model(source: Source, config: ModelConfig) -> PreTrainedModel:
             f"{config.model} doesn't fit on the devices of device_map={config.device_map!r}, and layers that are moved"
             " in and out aren't supported; use more or larger devices, or a smaller dtype"
         )
-    model.eval()
-    model.requires_grad_(False)
     return model
 
 

@@ -1,0 +1,178 @@
+"""The training loop: steps, learning rates, checkpoints."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import AdamW, Muon, Optimizer
+
+from draftproof.distill.batches import batches, collate
+from draftproof.distill.corpus import Text
+from draftproof.distill.loss import Sums
+from draftproof.distill.student import Student
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """How a student is trained.
+
+    Attributes:
+        seed: of the order of texts.
+        steps: of the whole schedule.
+        batch_tokens: of a step, with padding.
+        micro_tokens: of a forward pass; a step adds up as many as it needs.
+        lr: of the layers' matrices; norms, adapter and head get `lr_small`.
+        warmup: steps of rising rates.
+        decay: share of the steps, at the end, in which rates fall to zero.
+        tv_from: share of the steps after which total variation begins to replace KL; it has done so when decay is
+            half over.
+        newton_steps: of Muon's orthogonalisation; 0 trains everything with AdamW.
+    """
+
+    seed: int = 0
+    steps: int = 400
+    batch_tokens: int = 8192
+    micro_tokens: int = 4096
+    lr: float = 2e-3
+    lr_small: float = 1e-3
+    warmup: int = 10
+    decay: float = 0.4
+    tv_from: float = 0.5
+    newton_steps: int = 4
+
+    def rate(self, step: int) -> float:
+        """Learning rate at a step, as a share of the highest."""
+        left = (self.steps - step) / max(1.0, self.decay * self.steps)
+        return max(0.0, min(1.0, (step + 1) / self.warmup, left))
+
+    def tv(self, step: int) -> float:
+        """Share of total variation at a step."""
+        end = max(1.0 - self.decay / 2, self.tv_from + 1e-9)
+        return min(1.0, max(0.0, (step / self.steps - self.tv_from) / (end - self.tv_from)))
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where training stands, for whoever watches.
+
+    Attributes:
+        step: steps done.
+        kl, accepted, agreed: of the last steps, averaged: cross entropy, lower bound of α at temperature 1, share of
+            positions with the same likeliest token.
+        tokens: positions trained on.
+    """
+
+    step: int
+    kl: float
+    accepted: float
+    agreed: float
+    tokens: int
+
+
+@dataclass(slots=True)
+class Trainer:
+    """A student on its way. Deterministic: the same texts, settings and threads give the same weights."""
+
+    student: Student
+    config: TrainingConfig
+    step: int = 0
+    tokens: int = 0
+    optimizers: list[Optimizer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        matrices, others = [], []
+        for name, parameter in self.student.trained().items():
+            muon = config.newton_steps > 0 and parameter.ndim == 2 and name.startswith("body.")
+            (matrices if muon else others).append(parameter)
+        if matrices:
+            self.optimizers.append(
+                Muon(
+                    matrices,
+                    lr=config.lr,
+                    weight_decay=0.0,
+                    ns_steps=config.newton_steps,
+                    adjust_lr_fn="match_rms_adamw",
+                )
+            )
+        groups = [{"params": others, "lr": config.lr_small if matrices else config.lr}]
+        self.optimizers.append(AdamW(groups, betas=(0.9, 0.97), weight_decay=0.0))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["highest"] = group["lr"]
+
+    def run(self, texts: Sequence[Text], until: int | None = None) -> Iterator[Progress]:
+        """Trains on to a step, the last by default, and tells after each where it stands."""
+        per_step = max(1, self.config.batch_tokens // self.config.micro_tokens)
+        plan: list[list[int]] = []
+        at = self.step * per_step
+        epoch = 0
+        self.student.train()
+        while self.step < (self.config.steps if until is None else min(until, self.config.steps)):
+            while len(plan) < at + per_step:
+                plan.extend(batches(texts, self.config.micro_tokens, self.config.seed, epoch))
+                epoch += 1
+            sums = Sums()
+            for members in plan[at : at + per_step]:
+                loss = self.student.loss(collate([texts[i] for i in members]), self.config.tv(self.step), sums)
+                (loss / per_step).backward()
+            at += per_step
+            self._update()
+            self.tokens += sums.count
+            yield Progress(
+                self.step, sums.kl / sums.count, sums.accepted / sums.count, sums.agreed / sums.count, self.tokens
+            )
+
+    def _update(self) -> None:
+        rate = self.config.rate(self.step)
+        torch.nn.utils.clip_grad_norm_([p for p in self.student.trained().values() if p.grad is not None], 1.0)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["highest"] * rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+
+    def save(self, path: Path) -> None:
+        """Writes a checkpoint; complete or not there."""
+        state: dict[str, Any] = {
+            "config": asdict(self.config),
+            "step": self.step,
+            "tokens": self.tokens,
+            "head_token_ids": self.student.token_ids,
+            "student": {name: parameter.detach() for name, parameter in self.student.trained().items()},
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+        part = path.with_suffix(".part")
+        torch.save(state, part)
+        os.replace(part, path)
+
+    def load(self, path: Path) -> None:
+        """Goes on from a checkpoint of the same student."""
+        state = torch.load(path, weights_only=True)
+        self.step, self.tokens = state["step"], state["tokens"]
+        trained = self.student.trained()
+        with torch.no_grad():
+            for name, tensor in state["student"].items():
+                trained[name].copy_(tensor)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+
+
+@torch.no_grad()
+def measure(student: Student, texts: Sequence[Text], micro_tokens: int = 4096) -> Sums:
+    """Sums over the answers of held-out texts at temperature 1."""
+    sums = Sums()
+    student.eval()
+    for members in batches(texts, micro_tokens, 0, 0):
+        batch = collate([texts[i] for i in members], answers_only=True)
+        if len(batch.kept):
+            student.loss(batch, 0.0, sums)
+    student.train()
+    return sums
