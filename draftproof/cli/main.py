@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli import running, sizing, using, watching
+from draftproof.cli import making, running, sizing, using, watching
 from draftproof.errors import DraftproofError
 from draftproof.version import VERSION
 
@@ -48,6 +48,7 @@ for _command in (
     sizing.plan,
     watching.top,
     watching.replace,
+    making.distill,
 ):
     cli.command()(_command)
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """One text with the target's distributions.
@@ -21,8 +22,8 @@ class Text:
         token_ids: int32 [n].
         answer_from: where the answer begins; n or more if there is none.
         scored_from: position whose next token is the first with a distribution.
-        states: what the target's head got at positions scored_from … n − 2, bfloat16 as uint16 [n − 1 − scored_from, H].
-        log_total: log Σ exp of the target's logits there, float32 [n − 1 − scored_from].
+        states: what the target's head got at positions scored_from … n − 2, bfloat16 as uint16 [m, H].
+        log_total: log Σ exp of the target's logits there, float32 [m].
     """
 
     index: int
@@ -57,7 +58,7 @@ class Corpus:
         """Writes one more shard."""
         tensors = {
             "index": np.array([text.index for text in texts], np.int64),
-            "temperature": np.array([text.temperature for text in texts], np.float32),
+            "temperature": np.array([text.temperature for text in texts], np.float64),
             "answer_from": np.array([text.answer_from for text in texts], np.int32),
             "scored_from": np.array([text.scored_from for text in texts], np.int32),
             "length": np.array([len(text.token_ids) for text in texts], np.int32),
@@ -76,12 +77,17 @@ class Corpus:
         shard = load_file(path)
         at = scored = 0
         for index, temperature, answer, start, length in zip(
-            shard["index"], shard["temperature"], shard["answer_from"], shard["scored_from"], shard["length"], strict=True
+            shard["index"],
+            shard["temperature"],
+            shard["answer_from"],
+            shard["scored_from"],
+            shard["length"],
+            strict=True,
         ):
             count = int(length) - 1 - int(start)
             yield Text(
                 int(index),
-                float(temperature),
+                round(float(temperature), 6),
                 shard["token_ids"][at : at + length],
                 int(answer),
                 int(start),

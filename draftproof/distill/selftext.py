@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from draftproof.distill.corpus import Text
 from draftproof.distill.prompts import Frame
 from draftproof.engine.interface import Row
 from draftproof.engine.states import StatesEngine
+from draftproof.errors import ConfigError
 
 _TOP: Final = 64
 """Tokens among which most draws fall."""
@@ -27,7 +29,7 @@ class WritingConfig:
         seed: of every random number.
         temperatures: of the answers, by turns; the user's turns are drawn at 1.
         openings: ids that begin the user's turn, by turns; an empty one leaves the whole turn to the target.
-        max_user: most tokens of a user's turn beyond its opening.
+        max_user: most tokens of a user's turn beyond its opening; never more than half of a text.
         max_length: most tokens of a text.
     """
 
@@ -50,8 +52,19 @@ class _Open:
     user_until: int = 0
     answer_from: int | None = None
     scored_from: int = 0
-    states: list[Tensor] = field(default_factory=list)
-    log_total: list[Tensor] = field(default_factory=list)
+    scored: int = 0
+    states: NDArray[np.uint16] = field(default_factory=lambda: np.empty((0, 0), np.uint16))
+    log_total: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+
+    def add(self, states: Tensor, log_total: Tensor, length: int) -> None:
+        """What the target thought of the next positions; small tensors by the thousand would fragment the heap."""
+        if self.scored == 0:
+            self.states = np.empty((length, states.shape[1]), np.uint16)
+            self.log_total = np.empty(length, np.float32)
+        until = self.scored + len(states)
+        self.states[self.scored : until] = states.view(torch.uint16).numpy()
+        self.log_total[self.scored : until] = log_total.numpy()
+        self.scored = until
 
 
 class Writer:
@@ -63,6 +76,10 @@ class Writer:
         self._eos = eos_ids
         self._config = config
         self._length = min(config.max_length, engine.max_context)
+        self._room = (self._length - len(frame.before) - len(frame.after)) // 2
+        if self._room < 1:
+            least = len(frame.before) + len(frame.after) + 2
+            raise ConfigError("max_length", f"must be at least {least} for this chat template, got {self._length}")
         self._top = min(_TOP, engine.vocab_size)
 
     def write(self, indices: Iterator[int]) -> Iterator[Text]:
@@ -79,16 +96,40 @@ class Writer:
                 self._engine.truncate(slot, 0)
                 yield self._finished(text)
 
+    def read(self, token_ids: Sequence[int], skip: Container[int] = ()) -> Iterator[Text]:
+        """What the target thinks of a given text, cut into pieces of the greatest length that begin like a prompt."""
+        first = list(self._frame.before[:1])
+        size = self._length - len(first)
+        for index, at in enumerate(range(0, len(token_ids), size)):
+            tokens = [*first, *token_ids[at : at + size]]
+            if index in skip or len(tokens) < 2:
+                continue
+            logits, states = self._engine.forward([Row(0, 0, tokens[:-1], len(tokens) - 1)])
+            yield Text(
+                index=index,
+                temperature=1.0,
+                token_ids=np.array(tokens, np.int32),
+                answer_from=1,
+                scored_from=0,
+                states=states.view(torch.uint16).numpy(),
+                log_total=logits.float().logsumexp(-1).numpy(),
+            )
+
+    def forget(self) -> None:
+        """Frees the slots of texts that were not finished."""
+        for slot in range(self._engine.slots):
+            self._engine.truncate(slot, 0)
+
     def _begin(self, index: int) -> _Open:
         config = self._config
-        opening = config.openings[index % len(config.openings)]
+        opening = config.openings[index % len(config.openings)][: self._room]
         tokens = [*self._frame.before, *opening]
         return _Open(
             index=index,
             temperature=config.temperatures[index % len(config.temperatures)],
             numbers=np.random.Generator(np.random.Philox(key=[config.seed, index])),
             tokens=tokens,
-            user_until=len(tokens) + config.max_user,
+            user_until=len(self._frame.before) + min(len(opening) + config.max_user, self._room),
             answer_from=None if self._frame.after else len(tokens),
             scored_from=len(tokens) - 1,
         )
@@ -110,9 +151,9 @@ class Writer:
         for row, slot in zip(rows, slots, strict=True):
             text = texts[slot]
             text.fed = len(text.tokens)
-            text.states.append(states[at : at + row.logits].clone())
-            text.log_total.append(log_total[at : at + row.logits])
-            at += row.logits
+            until = at + row.logits
+            text.add(states[at:until], log_total[at:until], self._length)
+            at = until
             if self._extend(text, logits[at - 1], values[at - 1], ids[at - 1]):
                 finished.append(slot)
         return finished
@@ -155,6 +196,6 @@ class Writer:
             token_ids=np.array(tokens, np.int32),
             answer_from=len(tokens) if text.answer_from is None else text.answer_from,
             scored_from=text.scored_from,
-            states=torch.cat(text.states)[:count].view(torch.uint16).numpy(),
-            log_total=torch.cat(text.log_total)[:count].numpy(),
+            states=text.states[:count].copy(),
+            log_total=text.log_total[:count].copy(),
         )

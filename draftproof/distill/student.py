@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -14,15 +14,36 @@ from draftproof.distill.corpus import Text
 from draftproof.distill.loss import Sums, Targets, head_loss
 from draftproof.engine import student as engine_student
 
+_RIDGE: Final = 1e-3
+_WEIGHED: Final = 16_384
+"""Positions whose whole distribution goes into the choice of the head."""
 
-def head_tokens(texts: Sequence[Text], size: int, vocab_size: int, favoured: Iterable[int] = ()) -> Tensor:
-    """The `size` tokens that the target writes most often, ascending, int32; those in `favoured` in any case."""
-    counts = np.zeros(vocab_size)
+
+@torch.inference_mode()
+def head_tokens(texts: Sequence[Text], size: int, target_rows: Tensor, favoured: Iterable[int] = ()) -> Tensor:
+    """The tokens that the target is likeliest to write, ascending, int32 [M].
+
+    Args:
+        texts: of the target.
+        size: M, unless the vocabulary is smaller.
+        target_rows: rows of the target's whole head, bfloat16 [V, H].
+        favoured: tokens that are in it in any case.
+    """
+    mass = torch.zeros(target_rows.shape[0], dtype=torch.float64)
+    left = _WEIGHED
     for text in texts:
-        counts += np.bincount(text.token_ids[text.scored_from + 1 :], minlength=vocab_size)
-    counts[list(favoured)] = np.inf
-    likeliest = np.argsort(-counts, kind="stable")[: min(size, vocab_size)]
-    return torch.from_numpy(np.sort(likeliest).astype(np.int32))
+        mass.index_add_(0, torch.from_numpy(text.token_ids[text.scored_from + 1 :]).long(), _ones(text))
+        states = torch.from_numpy(text.states[: max(left, 0)]).view(torch.bfloat16)
+        if len(states):
+            logits = (states @ target_rows.T).float()
+            mass += (logits - torch.from_numpy(text.log_total[: len(states), None])).exp_().sum(0)
+        left -= len(states)
+    mass[list(favoured)] = torch.inf
+    return mass.topk(min(size, len(mass))).indices.sort().values.int()
+
+
+def _ones(text: Text) -> Tensor:
+    return torch.ones(len(text.token_ids) - 1 - text.scored_from, dtype=torch.float64)
 
 
 class Student(nn.Module):
@@ -36,24 +57,51 @@ class Student(nn.Module):
         super().__init__()
         self.token_ids = token_ids
         rows = model.get_output_embeddings().weight.detach()[token_ids.long()].float()  # type: ignore[union-attr,index]
-        model.requires_grad_(False)
         self.body = model
-        decoder = model.get_decoder()
-        for parameter in (*decoder.layers.parameters(), *decoder.norm.parameters()):  # type: ignore[union-attr]
-            parameter.requires_grad_(True)
+        for frozen in (model.get_input_embeddings(), model.get_output_embeddings()):
+            frozen.requires_grad_(False)  # type: ignore[union-attr]
         self.rows = nn.Parameter(rows, requires_grad=train_head)
         self.target_rows = rows.bfloat16()
         self.adapter = nn.Parameter(torch.eye(rows.shape[1]), requires_grad=not train_head)
+
+    @torch.no_grad()
+    def fit(self, batches: Iterable[Batch]) -> None:
+        """Begins better than with the identity: the map that brings the states nearest to the target's, by ridge.
+
+        Raises:
+            ValueError: there are no batches.
+        """
+        hidden = self.adapter.shape[0]
+        gram, moment = (torch.zeros(hidden, hidden, dtype=torch.float64) for _ in range(2))
+        for batch in batches:
+            states = self.states(batch.token_ids, batch.kept).double()
+            gram += states.T @ states
+            moment += states.T @ batch.states.double()
+        mean = gram.diagonal().mean()
+        if not mean > 0:
+            raise ValueError("a student is fitted on at least one batch")
+        adapter = torch.linalg.solve(gram + _RIDGE * mean * torch.eye(hidden), moment).float()
+        if self.adapter.requires_grad:
+            self.adapter.copy_(adapter)
+        else:
+            self.rows.copy_(self.rows @ adapter.T)
 
     def trained(self) -> dict[str, nn.Parameter]:
         """Parameters by name."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
+    def states(self, token_ids: Tensor, kept: Tensor) -> Tensor:
+        """What `head()` gets at the kept positions of token ids [B, n], as flat indices: [N, H]."""
+        with torch.autocast(token_ids.device.type, torch.bfloat16):
+            return engine_student.hidden(self.body, token_ids).flatten(0, 1)[kept]
+
     def forward(self, token_ids: Tensor, kept: Tensor) -> Tensor:
-        """States [N, H] for the rows of the head, of the kept positions of token ids [B, n]."""
-        with torch.autocast("cpu", torch.bfloat16):
-            states = engine_student.hidden(self.body, token_ids).flatten(0, 1)[kept]
-            return torch.nn.functional.linear(states, self.adapter.T) if self.adapter.requires_grad else states
+        """What `rows` get there: the same after the adapter."""
+        states = self.states(token_ids, kept)
+        if not self.adapter.requires_grad:
+            return states
+        with torch.autocast(token_ids.device.type, torch.bfloat16):
+            return states @ self.adapter
 
     def loss(self, batch: Batch, tv: float, sums: Sums) -> Tensor:
         """Mean loss of a batch; see `head_loss`."""

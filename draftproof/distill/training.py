@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim import AdamW, Muon, Optimizer
+from torch import Tensor
+from torch.optim import AdamW
 
 from draftproof.distill.batches import batches, collate
 from draftproof.distill.corpus import Text
@@ -27,24 +27,23 @@ class TrainingConfig:
         steps: of the whole schedule.
         batch_tokens: of a step, with padding.
         micro_tokens: of a forward pass; a step adds up as many as it needs.
-        lr: of the layers' matrices; norms, adapter and head get `lr_small`.
+        lr: the highest learning rate.
         warmup: steps of rising rates.
         decay: share of the steps, at the end, in which rates fall to zero.
-        tv_from: share of the steps after which total variation begins to replace KL; it has done so when decay is
-            half over.
-        newton_steps: of Muon's orthogonalisation; 0 trains everything with AdamW.
+        tv_share: of total variation in the loss at the beginning; KL has the rest.
+        tv_from: share of the steps after which total variation begins to replace KL altogether; it has done so when
+            decay is half over.
     """
 
     seed: int = 0
-    steps: int = 400
-    batch_tokens: int = 8192
-    micro_tokens: int = 4096
-    lr: float = 2e-3
-    lr_small: float = 1e-3
+    steps: int = 1000
+    batch_tokens: int = 2048
+    micro_tokens: int = 2048
+    lr: float = 1.5e-3
     warmup: int = 10
     decay: float = 0.4
-    tv_from: float = 0.5
-    newton_steps: int = 4
+    tv_share: float = 0.3
+    tv_from: float = 0.6
 
     def rate(self, step: int) -> float:
         """Learning rate at a step, as a share of the highest."""
@@ -54,7 +53,8 @@ class TrainingConfig:
     def tv(self, step: int) -> float:
         """Share of total variation at a step."""
         end = max(1.0 - self.decay / 2, self.tv_from + 1e-9)
-        return min(1.0, max(0.0, (step / self.steps - self.tv_from) / (end - self.tv_from)))
+        risen = min(1.0, max(0.0, (step / self.steps - self.tv_from) / (end - self.tv_from)))
+        return self.tv_share + (1.0 - self.tv_share) * risen
 
 
 @dataclass(slots=True)
@@ -83,29 +83,11 @@ class Trainer:
     config: TrainingConfig
     step: int = 0
     tokens: int = 0
-    optimizers: list[Optimizer] = field(default_factory=list)
+    optimizer: AdamW = field(init=False)
 
     def __post_init__(self) -> None:
-        config = self.config
-        matrices, others = [], []
-        for name, parameter in self.student.trained().items():
-            muon = config.newton_steps > 0 and parameter.ndim == 2 and name.startswith("body.")
-            (matrices if muon else others).append(parameter)
-        if matrices:
-            self.optimizers.append(
-                Muon(
-                    matrices,
-                    lr=config.lr,
-                    weight_decay=0.0,
-                    ns_steps=config.newton_steps,
-                    adjust_lr_fn="match_rms_adamw",
-                )
-            )
-        groups = [{"params": others, "lr": config.lr_small if matrices else config.lr}]
-        self.optimizers.append(AdamW(groups, betas=(0.9, 0.97), weight_decay=0.0))
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["highest"] = group["lr"]
+        trained = list(self.student.trained().values())
+        self.optimizer = AdamW(trained, lr=self.config.lr, betas=(0.9, 0.97), weight_decay=0.0)
 
     def run(self, texts: Sequence[Text], until: int | None = None) -> Iterator[Progress]:
         """Trains on to a step, the last by default, and tells after each where it stands."""
@@ -113,7 +95,6 @@ class Trainer:
         plan: list[list[int]] = []
         at = self.step * per_step
         epoch = 0
-        self.student.train()
         while self.step < (self.config.steps if until is None else min(until, self.config.steps)):
             while len(plan) < at + per_step:
                 plan.extend(batches(texts, self.config.micro_tokens, self.config.seed, epoch))
@@ -132,11 +113,10 @@ class Trainer:
     def _update(self) -> None:
         rate = self.config.rate(self.step)
         torch.nn.utils.clip_grad_norm_([p for p in self.student.trained().values() if p.grad is not None], 1.0)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group["highest"] * rate
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
 
     def save(self, path: Path) -> None:
@@ -147,11 +127,17 @@ class Trainer:
             "tokens": self.tokens,
             "head_token_ids": self.student.token_ids,
             "student": {name: parameter.detach() for name, parameter in self.student.trained().items()},
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "optimizer": self.optimizer.state_dict(),
         }
         part = path.with_suffix(".part")
         torch.save(state, part)
         os.replace(part, path)
+
+    @staticmethod
+    def peek(path: Path) -> tuple[Tensor, int]:
+        """A checkpoint's head tokens and the steps of its schedule."""
+        state = torch.load(path, weights_only=True, mmap=True)
+        return state["head_token_ids"], state["config"]["steps"]
 
     def load(self, path: Path) -> None:
         """Goes on from a checkpoint of the same student."""
@@ -161,18 +147,15 @@ class Trainer:
         with torch.no_grad():
             for name, tensor in state["student"].items():
                 trained[name].copy_(tensor)
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
 
 
 @torch.no_grad()
-def measure(student: Student, texts: Sequence[Text], micro_tokens: int = 4096) -> Sums:
+def measure(student: Student, texts: Sequence[Text], micro_tokens: int = 2048) -> Sums:
     """Sums over the answers of held-out texts at temperature 1."""
     sums = Sums()
-    student.eval()
     for members in batches(texts, micro_tokens, 0, 0):
         batch = collate([texts[i] for i in members], answers_only=True)
         if len(batch.kept):
             student.loss(batch, 0.0, sums)
-    student.train()
     return sums

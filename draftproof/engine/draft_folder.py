@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.hub import cached_file
 
+from draftproof.engine.student import LAYER
 from draftproof.errors import ModelLoadError
 
 FORMAT: Final = 1
@@ -105,6 +106,7 @@ def save(folder: Path, draft: Draft) -> None:
     config = copy.deepcopy(draft.model.config)
     config.dtype = torch.bfloat16
     config.tie_word_embeddings = False
+    config.name_or_path = ""
     setattr(
         config, _KEY, {"format": FORMAT, "base": draft.base, "base_embedding_sha256": embedding_sha256(draft.embedding)}
     )
@@ -140,7 +142,7 @@ def load(folder: Path, base_location: str | None, dtype: torch.dtype | None) -> 
     missing, unexpected = model.load_state_dict(weights, strict=False)
     with torch.no_grad():
         model.get_input_embeddings().weight.copy_(embedding)  # type: ignore[union-attr,operator]
-    if unexpected or any(".layers." in name for name in missing):
+    if unexpected or any(LAYER.search(name) for name in missing):
         raise ModelLoadError(f"the draft in {folder} is damaged: its weights don't fit its configuration")
     model.set_output_embeddings(ReducedHead(head.to(model.dtype), token_ids, config.get_text_config().vocab_size))
     return model

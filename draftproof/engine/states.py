@@ -41,6 +41,10 @@ class StatesEngine:
         """Most tokens a slot holds."""
         return self._engine.max_context
 
+    def head_rows(self) -> Tensor:
+        """Rows of the head, bfloat16 [V, H]."""
+        return self._head.bfloat16()
+
     def truncate(self, slot: int, length: int) -> None:
         """See `Engine.truncate`."""
         self._engine.truncate(slot, length)

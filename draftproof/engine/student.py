@@ -5,15 +5,18 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from draftproof.errors import ConfigError
 
-_LAYER = re.compile(r"\.layers\.(\d+)\.")
+LAYER: Final = re.compile(r"\.(layers|h)\.(\d+)\.")
+"""Where a weight's name tells its layer."""
 
 
 def cut_config(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedConfig:
@@ -35,6 +38,8 @@ def cut_config(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedCon
 def cut(target: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     """A float32 model of these of the target's layers, in this order; everything beside the layers is the target's.
 
+    It is in evaluation mode, where it stays: a distilled model has no use for dropout.
+
     Raises:
         ConfigError: a layer that the target doesn't have.
     """
@@ -44,13 +49,20 @@ def cut(target: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     weights: dict[str, Tensor] = target.state_dict()
 
     def source(name: str) -> str:
-        return _LAYER.sub(lambda match: f".layers.{layers[int(match[1])]}.", name, count=1)
+        return LAYER.sub(lambda match: f".{match[1]}.{layers[int(match[2])]}.", name, count=1)
 
     student.load_state_dict({name: weights[source(name)].float() for name in student.state_dict()})
-    return student
+    return student.eval()
 
 
 def hidden(student: PreTrainedModel, token_ids: Tensor) -> Tensor:
     """What the student's head would get: normed hidden states [B, n, H] of token ids [B, n]."""
     states: Tensor = student.get_decoder()(input_ids=token_ids, use_cache=False).last_hidden_state  # type: ignore[misc]
     return states
+
+
+def save_tokenizer(location: str, folder: Path) -> None:
+    """Copies a model's tokenizer and its end-of-sequence ids, so that the folder needs the model no more."""
+    AutoTokenizer.from_pretrained(location).save_pretrained(str(folder))
+    with suppress(OSError):
+        GenerationConfig.from_pretrained(location).save_pretrained(str(folder))
