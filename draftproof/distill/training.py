@@ -91,7 +91,8 @@ class Trainer:
 
     def run(self, texts: Sequence[Text], until: int | None = None) -> Iterator[Progress]:
         """Trains on to a step, the last by default, and tells after each where it stands."""
-        per_step = max(1, self.config.batch_tokens // self.config.micro_tokens)
+        rank, world = _place()
+        per_step = max(1, self.config.batch_tokens // self.config.micro_tokens) * world
         plan: list[list[int]] = []
         at = self.step * per_step
         epoch = 0
@@ -100,18 +101,19 @@ class Trainer:
                 plan.extend(batches(texts, self.config.micro_tokens, self.config.seed, epoch))
                 epoch += 1
             sums = Sums()
-            for members in plan[at : at + per_step]:
+            for members in plan[at : at + per_step][rank::world]:
                 loss = self.student.loss(collate([texts[i] for i in members]), self.config.tv(self.step), sums)
-                (loss / per_step).backward()
+                (loss * world / per_step).backward()
             at += per_step
             self._update()
-            self.tokens += sums.count
+            self.tokens += sums.count * world
             yield Progress(
                 self.step, sums.kl / sums.count, sums.accepted / sums.count, sums.agreed / sums.count, self.tokens
             )
 
     def _update(self) -> None:
         rate = self.config.rate(self.step)
+        _average([p.grad for p in self.student.trained().values() if p.grad is not None])
         torch.nn.utils.clip_grad_norm_([p for p in self.student.trained().values() if p.grad is not None], 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr * rate
@@ -148,6 +150,26 @@ class Trainer:
             for name, tensor in state["student"].items():
                 trained[name].copy_(tensor)
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+def _place() -> tuple[int, int]:
+    """(rank, how many processes train this student together)."""
+    if not torch.distributed.is_initialized():
+        return 0, 1
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _average(gradients: Sequence[Tensor]) -> None:
+    """Over all processes, in place."""
+    _, world = _place()
+    if world == 1:
+        return
+    flat = torch.nn.utils.parameters_to_vector(gradients)
+    torch.distributed.all_reduce(flat)
+    at = 0
+    for gradient in gradients:
+        gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient) / world)
+        at += gradient.numel()
 
 
 @torch.no_grad()
