@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ class Corpus:
 
     def append(self, texts: Sequence[Text]) -> Path:
         """Writes one more shard."""
-        tensors = {
+        tensors: dict[str, NDArray[Any]] = {
             "index": np.array([text.index for text in texts], np.int64),
             "temperature": np.array([text.temperature for text in texts], np.float64),
             "answer_from": np.array([text.answer_from for text in texts], np.int32),

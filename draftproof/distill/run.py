@@ -108,7 +108,7 @@ def distill(config: DistillConfig, report: Report) -> list[Acceptance]:
     """
     _claim(config)
     model_config = ModelConfig(
-        model=config.target, slots=config.slots, max_context=config.max_length, threads=config.threads
+        model=config.target, slots=config.slots, max_context=config.max_length, threads=config.threads, packed=False
     )
     source = find(model_config)
     tokenizer = load_tokenizer(model_config)
@@ -122,7 +122,7 @@ def distill(config: DistillConfig, report: Report) -> list[Acceptance]:
         texts = [text for path in corpus.shards() for text in corpus.read(path)]
         learned = [text for text in texts if not _held_out(text)]
         if trainer is None:
-            trainer = _begin(config, engine.model, learned, target_rows, tokenizer.eos_ids)
+            trainer = _begin(config, states.model, learned, target_rows, tokenizer.eos_ids)
         until = trainer.config.steps * turn // config.rounds
         _train(trainer, learned, until, config.work / CHECKPOINT, report)
     assert trainer is not None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from draftproof.distill.batches import Batch
 from draftproof.distill.corpus import Text
 from draftproof.distill.loss import Sums, Targets, head_loss
 from draftproof.engine import student as engine_student
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _RIDGE: Final = 1e-3
 _WEIGHED: Final = 16_384

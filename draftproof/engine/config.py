@@ -10,9 +10,6 @@ from draftproof.errors import ConfigError
 EMBEDDED: Final = "smollm2-135m-instruct"
 """Name of the model that needs no download from the Hugging Face hub."""
 
-EMBEDDED_DRAFT: Final = "smollm2-135m-draft"
-"""Name of the draft of the embedded model that comes with Draftproof."""
-
 DEFAULT_CONTEXT: Final = 4096
 """Most tokens per slot where max_context is not set and the model allows more."""
 

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
 
 from draftproof.engine import attention, draft_folder, embedded, packed
-from draftproof.engine.config import DEFAULT_CONTEXT, EMBEDDED, EMBEDDED_DRAFT, ModelConfig
+from draftproof.engine.config import DEFAULT_CONTEXT, EMBEDDED, ModelConfig
 from draftproof.engine.engine import TransformersEngine
 from draftproof.engine.forwards import Forward, TransformersForward
 from draftproof.engine.identity import weights_sha256
@@ -104,8 +104,6 @@ def find(config: ModelConfig) -> Source:
     """
     if config.model.lower() == EMBEDDED:
         return Source(EMBEDDED, str(embedded.prepare()), {})
-    if config.model.lower() == EMBEDDED_DRAFT:
-        return Source(EMBEDDED_DRAFT, str(embedded.DRAFT), {})
     path = Path(config.model).expanduser()
     if config.model.lower().endswith(".gguf"):
         if not path.is_file():

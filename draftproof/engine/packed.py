@@ -20,8 +20,9 @@ from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
 from draftproof.engine import attention
+from draftproof.engine.draft_folder import ReducedHead
 from draftproof.engine.layout import BatchLayout
-from draftproof.engine.projections import Projection, compute_dtype, project
+from draftproof.engine.projections import Head, Projection, ReducedProjection, compute_dtype, project
 
 MODEL_TYPES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
@@ -69,7 +70,7 @@ class PackedModel:
     embeddings: Tensor
     layers: tuple[Layer, ...]
     norm: Tensor
-    head: Projection
+    head: Head
     cos: Tensor
     sin: Tensor
     heads: int
@@ -175,7 +176,7 @@ def pack(model: Any, context: int) -> PackedModel:
         embeddings=core.embed_tokens.weight.detach(),
         layers=tuple(layers),
         norm=core.norm.weight.detach().to(dtype),
-        head=project(model.lm_head.weight.detach(), _bias(model.lm_head)),
+        head=_head(model.lm_head),
         cos=cos[0, :, None].clone(),
         sin=sin[0, :, None].clone(),
         heads=heads,
@@ -206,5 +207,11 @@ def _layer(layer: Any, heads: int, kv_heads: int, window: int | None, dtype: tor
     )
 
 
+def _head(head: Any) -> Head:
+    known = project(head.weight.detach(), _bias(head))
+    return ReducedProjection(known, head.token_ids, head.out_features) if isinstance(head, ReducedHead) else known
+
+
 def _bias(linear: Any) -> Tensor | None:
-    return None if linear.bias is None else linear.bias.detach()
+    bias: Tensor | None = getattr(linear, "bias", None)
+    return None if bias is None else bias.detach()

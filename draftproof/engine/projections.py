@@ -25,8 +25,8 @@ _ROWS_HINT: Final = 16
 _HALF_EXPONENT: Final = 15
 
 
-class Projection(Protocol):
-    """x W^T + b for x [N, in], and what may follow it; results [N, out] in x's dtype."""
+class Head(Protocol):
+    """x W^T + b for x [N, in]; results [N, out] in x's dtype."""
 
     width: int
     """out."""
@@ -34,6 +34,10 @@ class Projection(Protocol):
     def __call__(self, x: Tensor) -> Tensor:
         """The product alone."""
         ...
+
+
+class Projection(Head, Protocol):
+    """A product and what may follow it."""
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """The product plus [N, out]."""
@@ -124,6 +128,18 @@ class HalfProjection:
 def compute_dtype(weights: torch.dtype) -> torch.dtype:
     """What activations, keys and values are kept in for weights of a dtype: float32 where 16 bits would be emulated."""
     return torch.float32 if _widened(weights) else weights
+
+
+class ReducedProjection:
+    """A head that knows some tokens of the vocabulary; the logits of all others are −inf."""
+
+    def __init__(self, known: Head, token_ids: Tensor, width: int) -> None:
+        self.width = width
+        self._known, self._token_ids = known, token_ids
+
+    def __call__(self, x: Tensor) -> Tensor:
+        logits = x.new_full((len(x), self.width), float("-inf"))
+        return logits.index_copy_(-1, self._token_ids, self._known(x))
 
 
 def project(weight: Tensor, bias: Tensor | None = None) -> Projection:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from draftproof.engine.engine import TransformersEngine
+from draftproof.engine.forwards import TransformersForward
 from draftproof.engine.interface import Row
 from draftproof.errors import UnsupportedError
 
@@ -16,14 +17,21 @@ _TOLERANCE: Final = 0.02
 
 
 class StatesEngine:
-    """Wraps an engine; logits must be the head's rows times the states, nothing after it."""
+    """Wraps an engine; logits must be the head's rows times the states, nothing after it.
+
+    Attributes:
+        model: the engine's, whose layers students are cut from.
+    """
 
     def __init__(self, engine: TransformersEngine) -> None:
+        if not isinstance(engine.run, TransformersForward):
+            raise ValueError("states are seen in transformers' own forward only; load the engine with packed=False")
         self._engine = engine
+        self.model = engine.run.model
         self._seen: list[Tensor] = []
-        head: Any = engine.model.get_output_embeddings()
+        head: Any = self.model.get_output_embeddings()
         head.register_forward_pre_hook(lambda module, fed: self._seen.append(fed[0]))
-        self._head: Tensor = head.weight[: engine.vocab_size]
+        self._head: Tensor = head.weight.detach()[: engine.vocab_size]
         self._checked = False
 
     @property
@@ -57,7 +65,7 @@ class StatesEngine:
         """
         self._seen.clear()
         logits = self._engine.forward(rows)
-        states = torch.cat([seen.flatten(0, -2) for seen in self._seen])
+        states = torch.cat([seen.flatten(0, -2) for seen in self._seen]).detach()
         if not self._checked and len(states):
             ours = states[:1].float() @ self._head.float().T
             scale = logits[:1].float().abs().max().clamp(min=1e-6)

@@ -108,12 +108,10 @@ def test_texts_of_a_file_are_learned(config: DistillConfig, tmp_path: Path) -> N
     file = tmp_path / "text.txt"
     file.write_text("the cat sat on the mat. " * 200)
     distill(replace(config, text=file), silent)
-    texts = [
-        text for path in Corpus(config.work / "texts").shards() for text in Corpus(config.work / "texts").read(path)
-    ]
-    assert (
-        "".join(load_tokenizer(ModelConfig(model=config.target)).decode(texts[1].token_ids.tolist())).count("cat") > 0
-    )
+    corpus = Corpus(config.work / "texts")
+    first, second = [text for path in corpus.shards() for text in corpus.read(path)][:2]
+    assert first.answer_from == 1
+    assert "cat" in load_tokenizer(ModelConfig(model=config.target)).decode(second.token_ids.tolist())
 
 
 def test_writing_and_training_take_turns(config: DistillConfig) -> None:
@@ -148,7 +146,7 @@ def test_layers_that_the_target_lacks_are_named(config: DistillConfig) -> None:
 def test_a_text_has_to_have_room_for_the_template(target: Path) -> None:
     with pytest.raises(ConfigError, match="max_length"):
         Writer(
-            StatesEngine(load_engine(ModelConfig(model=str(target), slots=1, max_context=8))),
+            StatesEngine(load_engine(ModelConfig(model=str(target), slots=1, max_context=8, packed=False))),
             Frame((1, 2, 3, 4), (5, 6, 7)),
             frozenset(),
             WritingConfig(),

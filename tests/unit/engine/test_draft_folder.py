@@ -131,3 +131,16 @@ def test_a_damaged_folder_is_refused(target: Path, tmp_path: Path) -> None:
 def test_the_embedding_alone_is_read_from_the_base(target: Path) -> None:
     plain = AutoModelForCausalLM.from_pretrained(target).get_input_embeddings().weight
     assert torch.equal(draft_folder.base_embedding(str(target)), plain)
+
+
+def test_the_packed_forward_knows_the_same_tokens(target: Path, tmp_path: Path) -> None:
+    saved(target, tmp_path / "draft", str(target))
+    got, expected = (
+        load_engine(ModelConfig(model=str(tmp_path / "draft"), dtype="float32", slots=1, max_context=16, packed=packed))
+        for packed in (True, False)
+    )
+    assert (got.run.name, expected.run.name) == ("packed", "transformers")
+    rows = [Row(0, 0, IDS, len(IDS))]
+    mine, theirs = got.forward(rows), expected.forward(rows)
+    assert torch.isfinite(mine).nonzero()[:, 1].tolist() == KNOWN.tolist() * len(IDS)
+    assert torch.allclose(mine, theirs, atol=1e-4)
