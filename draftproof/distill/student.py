@@ -58,10 +58,10 @@ class Student(nn.Module):
     def __init__(self, model: PreTrainedModel, token_ids: Tensor, train_head: bool) -> None:
         super().__init__()
         self.token_ids = token_ids
-        rows = model.get_output_embeddings().weight.detach()[token_ids.long()].float()  # type: ignore[union-attr,index]
+        rows = model.get_output_embeddings().weight.detach()[token_ids.long()].float()
         self.body = model
         for frozen in (model.get_input_embeddings(), model.get_output_embeddings()):
-            frozen.requires_grad_(False)  # type: ignore[union-attr]
+            frozen.requires_grad_(False)
         self.rows = nn.Parameter(rows, requires_grad=train_head)
         self.target_rows = rows.bfloat16()
         self.adapter = nn.Parameter(torch.eye(rows.shape[1]), requires_grad=not train_head)

@@ -92,7 +92,7 @@ def save(folder: Path, draft: Draft) -> None:
     """Writes the folder; tokenizer files are the caller's where there is no base."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {"head.token_ids": draft.head_token_ids.to(torch.int32).contiguous()}
-    shared = {id(draft.model.get_input_embeddings().weight), id(draft.model.get_output_embeddings().weight)}  # type: ignore[union-attr]
+    shared = {id(draft.model.get_input_embeddings().weight), id(draft.model.get_output_embeddings().weight)}
     for name, parameter in draft.model.named_parameters():
         if id(parameter) not in shared:
             _pack(tensors, name, parameter.detach())
@@ -141,7 +141,7 @@ def load(folder: Path, base_location: str | None, dtype: torch.dtype | None) -> 
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype or config.dtype)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     with torch.no_grad():
-        model.get_input_embeddings().weight.copy_(embedding)  # type: ignore[union-attr,operator]
+        model.get_input_embeddings().weight.copy_(embedding)  # type: ignore[operator]
     if unexpected or any(LAYER.search(name) for name in missing):
         raise ModelLoadError(f"the draft in {folder} is damaged: its weights don't fit its configuration")
     model.set_output_embeddings(ReducedHead(head.to(model.dtype), token_ids, config.get_text_config().vocab_size))

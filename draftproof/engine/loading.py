@@ -131,7 +131,8 @@ def _load_draft(source: Source, config: ModelConfig) -> PreTrainedModel:
     base = _base(source)
     dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
     model = draft_folder.load(Path(source.location), None if base is source else base.location, dtype)
-    return model.to(_device(config.device))  # type: ignore[arg-type]
+    placed: PreTrainedModel = model.to(_device(config.device))  # type: ignore[arg-type]
+    return placed
 
 
 def _load_model(source: Source, config: ModelConfig) -> PreTrainedModel:

@@ -20,7 +20,6 @@ from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
 from draftproof.engine import attention
-from draftproof.engine.draft_folder import ReducedHead
 from draftproof.engine.layout import BatchLayout
 from draftproof.engine.projections import Head, Projection, ReducedProjection, compute_dtype, project
 
@@ -208,8 +207,9 @@ def _layer(layer: Any, heads: int, kv_heads: int, window: int | None, dtype: tor
 
 
 def _head(head: Any) -> Head:
+    token_ids: Tensor | None = getattr(head, "token_ids", None)
     known = project(head.weight.detach(), _bias(head))
-    return ReducedProjection(known, head.token_ids, head.out_features) if isinstance(head, ReducedHead) else known
+    return known if token_ids is None else ReducedProjection(known, token_ids, head.out_features)
 
 
 def _bias(linear: Any) -> Tensor | None:

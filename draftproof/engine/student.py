@@ -52,12 +52,13 @@ def cut(target: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
         return LAYER.sub(lambda match: f".{match[1]}.{layers[int(match[2])]}.", name, count=1)
 
     student.load_state_dict({name: weights[source(name)].float() for name in student.state_dict()})
-    return student.eval()
+    ready: PreTrainedModel = student.eval()
+    return ready
 
 
 def hidden(student: PreTrainedModel, token_ids: Tensor) -> Tensor:
     """What the student's head would get: normed hidden states [B, n, H] of token ids [B, n]."""
-    states: Tensor = student.get_decoder()(input_ids=token_ids, use_cache=False).last_hidden_state  # type: ignore[misc]
+    states: Tensor = student.get_decoder()(input_ids=token_ids, use_cache=False).last_hidden_state
     return states
 
 
