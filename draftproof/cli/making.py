@@ -19,7 +19,7 @@ def distill(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the draft.")] = Path("draft"),
     layers: Annotated[
         str, typer.Option(help="Layers of the target that make the draft; -1 is the last.", rich_help_panel=_DRAFT)
-    ] = "0,1,2,-1",
+    ] = "0,1",
     head: Annotated[int, typer.Option(min=1, help="Tokens that the draft can propose.", rich_help_panel=_DRAFT)] = 8192,
     train_head: Annotated[
         bool,
@@ -47,8 +47,8 @@ def distill(
     minutes: Annotated[
         float | None, typer.Option(help="Train for about so long instead of --steps.", rich_help_panel=_TRAINING)
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step.", rich_help_panel=_TRAINING)] = 8192,
-    lr: Annotated[float, typer.Option(help="Highest learning rate.", rich_help_panel=_TRAINING)] = 2e-3,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step.", rich_help_panel=_TRAINING)] = 4096,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.", rich_help_panel=_TRAINING)] = 1.5e-3,
     seed: Annotated[int, typer.Option(min=0, help="Of texts and their order.")] = 0,
     work: Annotated[
         Path | None, typer.Option(help="Folder of texts and checkpoints; unset: OUT.work.", show_default=False)

@@ -25,9 +25,9 @@ class Targets:
     """The target at N positions.
 
     Attributes:
-        states: what its head got, bfloat16 [N, H].
+        states: what its head got, [N, H].
         log_total: log Σ exp of its logits over the whole vocabulary, float32 [N].
-        rows: its head's rows for the M tokens, bfloat16 [M, H].
+        rows: its head's rows for the M tokens, [M, H]; products run in their dtype.
     """
 
     states: Tensor
@@ -60,16 +60,17 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, head: Tensor, targets: Targets, tv: float, sums: Sums) -> Tensor:
         count = states.shape[0]
-        rows = head.detach().bfloat16()
+        dtype = targets.rows.dtype
+        rows = head.detach().to(dtype)
         grad_states = torch.empty_like(states)
         grad_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         before = sums.kl, sums.accepted
         for at in range(0, count, _CHUNK):
             part = slice(at, at + _CHUNK)
-            fed = states[part].bfloat16()
-            p = (targets.states[part] @ targets.rows.T).float().sub_(targets.log_total[part, None]).exp_()
+            fed = states[part].to(dtype)
+            p = (targets.states[part].to(dtype) @ targets.rows.T).float().sub_(targets.log_total[part, None]).exp_()
             logits = fed @ rows.T
-            gradient = _gradient(p, logits, tv, sums).div_(count).bfloat16()
+            gradient = _gradient(p, logits, tv, sums).div_(count).to(dtype)
             grad_states[part] = gradient @ rows
             if grad_head is not None:
                 grad_head += gradient.T @ fed
@@ -86,13 +87,16 @@ class _HeadLoss(torch.autograd.Function):
 
 def _gradient(p: Tensor, logits: Tensor, tv: float, sums: Sums) -> Tensor:
     """The gradient [n, M] of the summed loss with respect to the logits; p is used up."""
-    q = torch.softmax(logits, -1, dtype=torch.float32)
+    logits = logits.float()
+    largest, likeliest = logits.max(-1, keepdim=True)
+    q = (logits - largest).exp_()
+    total = q.sum(-1, keepdim=True)
+    q /= total
     reached = p.sum(-1, keepdim=True)
     sums.reached += float(reached.sum())
-    sums.agreed += float((p.argmax(-1) == q.argmax(-1)).sum())
+    sums.agreed += float((p.max(-1, keepdim=True).indices == likeliest).sum())
     sums.accepted += float(torch.minimum(p, q).sum())
-    total = logits.float().logsumexp(-1, keepdim=True)
-    sums.kl += float((reached * total).sum()) - float(torch.dot(p.flatten(), logits.float().flatten()))
+    sums.kl += float((reached * (largest + total.log())).sum()) - float(torch.dot(p.flatten(), logits.flatten()))
     if tv == 0.0:
         return q.mul_(reached).sub_(p)
     part = q * (q < p)

@@ -54,13 +54,13 @@ def acceptance(student: Student, texts: Sequence[Text], target_rows: Tensor, tem
     Args:
         student: in evaluation mode.
         texts: held out of training.
-        target_rows: rows of the target's whole head, bfloat16 [V, H].
+        target_rows: rows of the target's whole head, [V, H]; products run in their dtype.
         temperature: 0 or more.
     """
     texts = [text for text in texts if text.temperature == temperature and text.answer_from < len(text.token_ids)]
     if not texts:
         return None
-    head = student.head().bfloat16()
+    head = student.head().to(target_rows.dtype)
     rates: list[NDArray[np.float64]] = []
     weights: list[NDArray[np.float64]] = []
     agreed = reached = 0.0
@@ -99,14 +99,14 @@ class _Compared:
 def _compare(
     student: Student, batch: Batch, following: Tensor, head: Tensor, target_rows: Tensor, temperature: float
 ) -> _Compared:
-    states = student.states(batch.token_ids, batch.kept).bfloat16()
+    states = student.states(batch.token_ids, batch.kept).to(target_rows.dtype)
     token_ids = student.token_ids.long()
     columns = torch.full((target_rows.shape[0],), -1).index_put_((token_ids,), torch.arange(len(token_ids)))
     rates, weights = [], []
     agreed = reached = 0.0
     for at in range(0, len(states), _CHUNK):
         part = slice(at, at + _CHUNK)
-        p = _distribution(batch.states[part] @ target_rows.T, temperature)
+        p = _distribution(batch.states[part].to(target_rows.dtype) @ target_rows.T, temperature)
         q = _distribution(states[part] @ head.T, temperature)
         seen = p[:, token_ids]
         rates.append(torch.minimum(seen, q).sum(-1))

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import torch
+
 from draftproof.distill.batches import batches, collate
 from draftproof.distill.corpus import Corpus, Text
 from draftproof.distill.measure import Acceptance, acceptance
@@ -19,10 +21,11 @@ from draftproof.distill.selftext import Writer, WritingConfig
 from draftproof.distill.student import Student, head_tokens
 from draftproof.distill.training import Trainer, TrainingConfig
 from draftproof.engine import draft_folder
-from draftproof.engine.config import EMBEDDED, ModelConfig
+from draftproof.engine.config import EMBEDDED, DType, ModelConfig
 from draftproof.engine.interface import Tokenizer
-from draftproof.engine.loading import Source, find, load_engine, load_tokenizer
-from draftproof.engine.states import StatesEngine
+from draftproof.engine.loading import Source, find, load_model, load_tokenizer
+from draftproof.engine.lockstep import Lockstep
+from draftproof.engine.projections import trained_dtype
 from draftproof.engine.student import cut, save_tokenizer
 from draftproof.errors import ConfigError
 
@@ -107,22 +110,24 @@ def distill(config: DistillConfig, report: Report) -> list[Acceptance]:
         UnsupportedError: the target's logits aren't its head's rows times a state.
     """
     _claim(config)
-    model_config = ModelConfig(
-        model=config.target, slots=config.slots, max_context=config.max_length, threads=config.threads, packed=False
-    )
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    dtype: DType = "auto" if trained_dtype() == torch.bfloat16 else "float32"
+    model_config = ModelConfig(model=config.target, dtype=dtype, device="cpu", max_context=config.max_length)
     source = find(model_config)
     tokenizer = load_tokenizer(model_config)
-    engine = load_engine(model_config, tokenizer=tokenizer)
-    states = StatesEngine(engine)
+    target = load_model(model_config)
+    vocab_size = min(target.get_output_embeddings().weight.shape[0], tokenizer.vocab_size)
+    writing = Lockstep(target, lanes=config.slots, places=config.max_length, vocab_size=vocab_size)
+    target_rows = writing.rows.to(trained_dtype())
     corpus = Corpus(config.work / "texts")
-    target_rows = states.head_rows()
     trainer: Trainer | None = None
     for turn in range(1, config.rounds + 1):
-        _write(config, states, tokenizer, corpus, config.tokens * turn // config.rounds, report)
+        _write(config, writing, tokenizer, corpus, config.tokens * turn // config.rounds, report)
         texts = [text for path in corpus.shards() for text in corpus.read(path)]
         learned = [text for text in texts if not _held_out(text)]
         if trainer is None:
-            trainer = _begin(config, states.model, learned, target_rows, tokenizer.eos_ids)
+            trainer = _begin(config, target, learned, target_rows, tokenizer.eos_ids)
         until = trainer.config.steps * turn // config.rounds
         _train(trainer, learned, until, config.work / CHECKPOINT, report)
     assert trainer is not None
@@ -153,7 +158,7 @@ def _held_out(text: Text) -> bool:
 
 
 def _write(
-    config: DistillConfig, engine: StatesEngine, tokenizer: Tokenizer, corpus: Corpus, wanted: int, report: Report
+    config: DistillConfig, model: Lockstep, tokenizer: Tokenizer, corpus: Corpus, wanted: int, report: Report
 ) -> None:
     """Adds to the corpus until it has the wanted tokens, or the text file is at its end."""
     done = corpus.indices()
@@ -169,7 +174,7 @@ def _write(
         openings=openings if frame.after else ((),),
         max_length=config.max_length,
     )
-    writer = Writer(engine, frame, tokenizer.eos_ids, writing)
+    writer = Writer(model, frame, tokenizer.eos_ids, writing)
     if config.text is None:
         texts = writer.write(index for index in itertools.count() if index not in done)
     else:
@@ -189,7 +194,6 @@ def _write(
                 break
     if buffer:
         corpus.append(buffer)
-    writer.forget()
 
 
 def _begin(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from draftproof.distill.corpus import Text
 from draftproof.distill.prompts import Frame
-from draftproof.engine.interface import Row
-from draftproof.engine.states import StatesEngine
+from draftproof.engine.lockstep import Lockstep
 from draftproof.errors import ConfigError
 
 _TOP: Final = 64
@@ -42,120 +41,113 @@ class WritingConfig:
 
 @dataclass(slots=True)
 class _Open:
-    """A text being written in a slot."""
+    """A text on its way through a lane.
+
+    Attributes:
+        fed: tokens that the model has seen.
+        scored_from: see `Text`.
+        answer_from: see `Text`; None while the user speaks.
+        user_until: most tokens by which the user's turn ends.
+        numbers: the text's own; None for a text that is given.
+    """
 
     index: int
     temperature: float
-    numbers: np.random.Generator
     tokens: list[int]
-    fed: int = 0
+    fed: int
+    scored_from: int
+    answer_from: int | None
+    states: NDArray[np.uint16]
+    log_total: NDArray[np.float32]
     user_until: int = 0
-    answer_from: int | None = None
-    scored_from: int = 0
-    scored: int = 0
-    states: NDArray[np.uint16] = field(default_factory=lambda: np.empty((0, 0), np.uint16))
-    log_total: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-
-    def add(self, states: Tensor, log_total: Tensor, length: int) -> None:
-        """What the target thought of the next positions; small tensors by the thousand would fragment the heap."""
-        if self.scored == 0:
-            self.states = np.empty((length, states.shape[1]), np.uint16)
-            self.log_total = np.empty(length, np.float32)
-        until = self.scored + len(states)
-        self.states[self.scored : until] = states.view(torch.uint16).numpy()
-        self.log_total[self.scored : until] = log_total.numpy()
-        self.scored = until
+    numbers: np.random.Generator | None = None
 
 
 class Writer:
-    """Writes texts with all slots of an engine."""
+    """Writes texts with all lanes of a model."""
 
-    def __init__(self, engine: StatesEngine, frame: Frame, eos_ids: frozenset[int], config: WritingConfig) -> None:
-        self._engine = engine
+    def __init__(self, model: Lockstep, frame: Frame, eos_ids: frozenset[int], config: WritingConfig) -> None:
+        self._model = model
         self._frame = frame
         self._eos = eos_ids
         self._config = config
-        self._length = min(config.max_length, engine.max_context)
-        self._room = (self._length - len(frame.before) - len(frame.after)) // 2
+        self._length = min(config.max_length, model.places)
+        self._room = (self._length - len(frame.before) - len(frame.after)) // (2 if frame.after else 1)
         if self._room < 1:
-            least = len(frame.before) + len(frame.after) + 2
+            least = len(frame.before) + len(frame.after) + (2 if frame.after else 1)
             raise ConfigError("max_length", f"must be at least {least} for this chat template, got {self._length}")
-        self._top = min(_TOP, engine.vocab_size)
+        self._top = min(_TOP, model.vocab_size)
 
-    def write(self, indices: Iterator[int]) -> Iterator[Text]:
+    def write(self, indices: Iterable[int]) -> Iterator[Text]:
         """Texts of these numbers, in the order they finish. Each depends on its number alone, up to rounding."""
-        open_texts: dict[int, _Open] = {}
-        while True:
-            for slot in range(self._engine.slots):
-                if slot not in open_texts and (index := next(indices, None)) is not None:
-                    open_texts[slot] = self._begin(index)
-            if not open_texts:
-                return
-            for slot in self._step(open_texts):
-                text = open_texts.pop(slot)
-                self._engine.truncate(slot, 0)
-                yield self._finished(text)
+        self._model.share(self._frame.before[:-1])
+        return self._run(self._begin(index) for index in indices)
 
     def read(self, token_ids: Sequence[int], skip: Container[int] = ()) -> Iterator[Text]:
         """What the target thinks of a given text, cut into pieces of the greatest length that begin like a prompt."""
-        first = list(self._frame.before[:1])
+        first = self._frame.before[:1]
         size = self._length - len(first)
-        for index, at in enumerate(range(0, len(token_ids), size)):
-            tokens = [*first, *token_ids[at : at + size]]
-            if index in skip or len(tokens) < 2:
-                continue
-            logits, states = self._engine.forward([Row(0, 0, tokens[:-1], len(tokens) - 1)])
-            yield Text(
-                index=index,
-                temperature=1.0,
-                token_ids=np.array(tokens, np.int32),
-                answer_from=1,
-                scored_from=0,
-                states=states.view(torch.uint16).numpy(),
-                log_total=logits.float().logsumexp(-1).numpy(),
-            )
-
-    def forget(self) -> None:
-        """Frees the slots of texts that were not finished."""
-        for slot in range(self._engine.slots):
-            self._engine.truncate(slot, 0)
+        pieces = ([*first, *token_ids[at : at + size]] for at in range(0, len(token_ids), size))
+        self._model.share(())
+        return self._run(
+            self._open(index, 1.0, tokens, 0, answer_from=1)
+            for index, tokens in enumerate(pieces)
+            if index not in skip and len(tokens) > 1
+        )
 
     def _begin(self, index: int) -> _Open:
         config = self._config
         opening = config.openings[index % len(config.openings)][: self._room]
-        tokens = [*self._frame.before, *opening]
-        return _Open(
-            index=index,
-            temperature=config.temperatures[index % len(config.temperatures)],
-            numbers=np.random.Generator(np.random.Philox(key=[config.seed, index])),
-            tokens=tokens,
-            user_until=len(self._frame.before) + min(len(opening) + config.max_user, self._room),
-            answer_from=None if self._frame.after else len(tokens),
-            scored_from=len(tokens) - 1,
+        text = self._open(
+            index,
+            config.temperatures[index % len(config.temperatures)],
+            [*self._frame.before, *opening],
+            len(self._frame.before) - 1,
+            answer_from=None,
         )
+        text.scored_from = len(text.tokens) - 1
+        text.user_until = len(self._frame.before) + min(len(opening) + config.max_user, self._room)
+        text.numbers = np.random.Generator(np.random.Philox(key=[config.seed, index]))
+        if not self._frame.after:
+            text.answer_from = len(text.tokens)
+        return text
 
-    def _step(self, texts: dict[int, _Open]) -> list[int]:
-        """One pass; the slots whose text is finished."""
-        slots = sorted(texts)
-        rows = []
-        for slot in slots:
-            text = texts[slot]
-            fed = text.tokens[text.fed :]
-            rows.append(Row(slot, text.fed, fed, 1 if text.fed == 0 else len(fed)))
-        logits, states = self._engine.forward(rows)
-        logits = logits.float()
+    def _open(self, index: int, temperature: float, tokens: list[int], fed: int, answer_from: int | None) -> _Open:
+        # one piece of memory a text: small tensors by the thousand would fragment the heap
+        states = np.empty((self._length, self._model.rows.shape[1]), np.uint16)
+        return _Open(index, temperature, tokens, fed, fed, answer_from, states, np.empty(self._length, np.float32))
+
+    def _run(self, texts: Iterator[_Open]) -> Iterator[Text]:
+        lanes: dict[int, _Open] = {}
+        while True:
+            for lane in range(self._model.lanes):
+                if lane not in lanes and (text := next(texts, None)) is not None:
+                    lanes[lane] = text
+                    self._model.begin(lane)
+            if not lanes:
+                return
+            for lane in self._step(lanes):
+                yield self._finished(lanes.pop(lane))
+
+    def _step(self, lanes: dict[int, _Open]) -> list[int]:
+        """One pass; the lanes whose text is finished."""
+        # a lane without a text computes nothing of use
+        fed = [lanes[lane].tokens[lanes[lane].fed] if lane in lanes else 0 for lane in range(self._model.lanes)]
+        logits, states = self._model.step(fed)
         values, ids = logits.topk(self._top, dim=-1)
-        log_total = logits.logsumexp(-1)
-        at = 0
+        log_total = logits.logsumexp(-1).numpy()
+        kept = states.bfloat16().view(torch.uint16).numpy()
         finished = []
-        for row, slot in zip(rows, slots, strict=True):
-            text = texts[slot]
-            text.fed = len(text.tokens)
-            until = at + row.logits
-            text.add(states[at:until], log_total[at:until], self._length)
-            at = until
-            if self._extend(text, logits[at - 1], values[at - 1], ids[at - 1]):
-                finished.append(slot)
+        for lane, text in lanes.items():
+            if text.fed >= text.scored_from:
+                text.states[text.fed - text.scored_from] = kept[lane]
+                text.log_total[text.fed - text.scored_from] = log_total[lane]
+            text.fed += 1
+            if text.numbers is None:
+                if text.fed == len(text.tokens) - 1:
+                    finished.append(lane)
+            elif text.fed == len(text.tokens) and self._extend(text, logits[lane], values[lane], ids[lane]):
+                finished.append(lane)
         return finished
 
     def _extend(self, text: _Open, logits: Tensor, values: Tensor, ids: Tensor) -> bool:
@@ -180,6 +172,7 @@ class Writer:
         scaled = logits / temperature
         total = scaled.logsumexp(-1)
         cumulative = (values / temperature - total).double().exp().cumsum(-1)
+        assert text.numbers is not None
         number = text.numbers.random()
         if number < float(cumulative[-1]):
             return int(ids[int(torch.searchsorted(cumulative, number, right=True))])
@@ -188,7 +181,8 @@ class Writer:
         return int(torch.searchsorted(rest, number, right=True).clamp(max=len(rest) - 1))
 
     def _finished(self, text: _Open) -> Text:
-        tokens = text.tokens[: self._length]
+        # a turn may end past the greatest length, and of tokens that were not fed nothing is known
+        tokens = text.tokens[: min(self._length, text.fed + 1)]
         count = len(tokens) - 1 - text.scored_from
         return Text(
             index=text.index,

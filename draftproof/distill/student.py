@@ -12,6 +12,7 @@ from draftproof.distill.batches import Batch
 from draftproof.distill.corpus import Text
 from draftproof.distill.loss import Sums, Targets, head_loss
 from draftproof.engine import student as engine_student
+from draftproof.engine.projections import trained_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,7 +29,7 @@ def head_tokens(texts: Sequence[Text], size: int, target_rows: Tensor, favoured:
     Args:
         texts: of the target.
         size: M, unless the vocabulary is smaller.
-        target_rows: rows of the target's whole head, bfloat16 [V, H].
+        target_rows: rows of the target's whole head, [V, H].
         favoured: tokens that are in it in any case.
     """
     mass = torch.zeros(target_rows.shape[0], dtype=torch.float64)
@@ -37,7 +38,7 @@ def head_tokens(texts: Sequence[Text], size: int, target_rows: Tensor, favoured:
         mass.index_add_(0, torch.from_numpy(text.token_ids[text.scored_from + 1 :]).long(), _ones(text))
         states = torch.from_numpy(text.states[: max(left, 0)]).view(torch.bfloat16)
         if len(states):
-            logits = (states @ target_rows.T).float()
+            logits = (states.to(target_rows.dtype) @ target_rows.T).float()
             mass += (logits - torch.from_numpy(text.log_total[: len(states), None])).exp_().sum(0)
         left -= len(states)
     mass[list(favoured)] = torch.inf
@@ -63,7 +64,8 @@ class Student(nn.Module):
         for frozen in (model.get_input_embeddings(), model.get_output_embeddings()):
             frozen.requires_grad_(False)
         self.rows = nn.Parameter(rows, requires_grad=train_head)
-        self.target_rows = rows.bfloat16()
+        self.dtype = trained_dtype()
+        self.target_rows = rows.to(self.dtype)
         self.adapter = nn.Parameter(torch.eye(rows.shape[1]), requires_grad=not train_head)
 
     @torch.no_grad()
@@ -94,7 +96,7 @@ class Student(nn.Module):
 
     def states(self, token_ids: Tensor, kept: Tensor) -> Tensor:
         """What `head()` gets at the kept positions of token ids [B, n], as flat indices: [N, H]."""
-        with torch.autocast(token_ids.device.type, torch.bfloat16):
+        with self._precision(token_ids):
             return engine_student.hidden(self.body, token_ids).flatten(0, 1)[kept]
 
     def forward(self, token_ids: Tensor, kept: Tensor) -> Tensor:
@@ -102,8 +104,11 @@ class Student(nn.Module):
         states = self.states(token_ids, kept)
         if not self.adapter.requires_grad:
             return states
-        with torch.autocast(token_ids.device.type, torch.bfloat16):
+        with self._precision(token_ids):
             return states @ self.adapter
+
+    def _precision(self, token_ids: Tensor) -> torch.autocast:
+        return torch.autocast(token_ids.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
     def loss(self, batch: Batch, tv: float, sums: Sums) -> Tensor:
         """Mean loss of a batch; see `head_loss`."""

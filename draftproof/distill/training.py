@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from draftproof.distill.batches import batches, collate
 from draftproof.distill.corpus import Text
 from draftproof.distill.loss import Sums
+from draftproof.distill.muon import Muon
 from draftproof.distill.student import Student
 
 
@@ -83,11 +84,16 @@ class Trainer:
     config: TrainingConfig
     step: int = 0
     tokens: int = 0
-    optimizer: AdamW = field(init=False)
+    optimizers: tuple[Optimizer, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        trained = list(self.student.trained().values())
-        self.optimizer = AdamW(trained, lr=self.config.lr, betas=(0.9, 0.97), weight_decay=0.0)
+        # a head of its own has rows that are seldom seen; Muon would move them all alike
+        matrices = [p for name, p in self.student.trained().items() if p.ndim == 2 and name != "rows"]
+        others = [p for name, p in self.student.trained().items() if p.ndim != 2 or name == "rows"]
+        self.optimizers = (
+            Muon(matrices, lr=self.config.lr),
+            AdamW(others, lr=self.config.lr, betas=(0.9, 0.97), weight_decay=0.0),
+        )
 
     def run(self, texts: Sequence[Text], until: int | None = None) -> Iterator[Progress]:
         """Trains on to a step, the last by default, and tells after each where it stands."""
@@ -115,10 +121,11 @@ class Trainer:
         rate = self.config.rate(self.step)
         _average([p.grad for p in self.student.trained().values() if p.grad is not None])
         torch.nn.utils.clip_grad_norm_([p for p in self.student.trained().values() if p.grad is not None], 1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr * rate
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.config.lr * rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         self.step += 1
 
     def save(self, path: Path) -> None:
@@ -129,7 +136,7 @@ class Trainer:
             "tokens": self.tokens,
             "head_token_ids": self.student.token_ids,
             "student": {name: parameter.detach() for name, parameter in self.student.trained().items()},
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         }
         part = path.with_suffix(".part")
         torch.save(state, part)
@@ -149,7 +156,8 @@ class Trainer:
         with torch.no_grad():
             for name, tensor in state["student"].items():
                 trained[name].copy_(tensor)
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
 
 
 def _place() -> tuple[int, int]:

@@ -84,6 +84,19 @@ def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> T
         return checked(TransformersForward(model))
 
 
+def load_model(config: ModelConfig) -> PreTrainedModel:
+    """Transformers' own model, for whoever needs more than an engine gives.
+
+    Raises:
+        ModelLoadError: it can't be found or read, or its context is shorter than config.max_context.
+    """
+    source = find(config)
+    with quiet(), _clear_errors(config.model):
+        model = _load_model(source, config)
+    _context(config, model.config.get_text_config())
+    return model
+
+
 def load_tokenizer(config: ModelConfig) -> HfTokenizer:
     """Loads the model's tokenizer, its end-of-sequence ids and its chat template; a draft's is its base's.
 

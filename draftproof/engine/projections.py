@@ -169,6 +169,11 @@ def halves(weight: Tensor) -> tuple[Tensor, float] | None:
     return (half, scale) if torch.equal(half.float(), scaled) else None
 
 
+def trained_dtype() -> torch.dtype:
+    """What products of training run in: bfloat16 where the CPU computes in it, else float32."""
+    return torch.bfloat16 if _blocked(torch.bfloat16) else torch.float32
+
+
 def _widened(dtype: torch.dtype) -> bool:
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         return False

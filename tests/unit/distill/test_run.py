@@ -19,9 +19,9 @@ from draftproof.distill.training import TrainingConfig
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Row
 from draftproof.engine.loading import load_engine, load_tokenizer
-from draftproof.engine.states import StatesEngine
+from draftproof.engine.lockstep import Lockstep
 from draftproof.errors import ConfigError
-from draftproof.testing.tiny import make_tiny_model
+from draftproof.testing.tiny import load_plain, make_tiny_model
 
 VOCAB = 48
 
@@ -32,15 +32,16 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def config(target: Path, tmp_path: Path) -> DistillConfig:
+def config(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DistillConfig:
+    monkeypatch.setattr(module, "HELD_OUT_EVERY", 4)
     return DistillConfig(
         target=str(target),
         out=tmp_path / "draft",
         work=tmp_path / "work",
         layers=(0, -1),
         head=30,
-        tokens=2400,
-        slots=8,
+        tokens=1200,
+        slots=20,
         max_length=40,
         training=TrainingConfig(steps=8, batch_tokens=256, micro_tokens=128, warmup=2),
         threads=1,
@@ -85,7 +86,7 @@ def test_training_beats_the_fitted_beginning(config: DistillConfig) -> None:
     assert last[-1].alpha > first[-1].alpha + 0.01
 
 
-@pytest.mark.parametrize(("stage", "at"), [("writing", 900), ("training", 5)])
+@pytest.mark.parametrize(("stage", "at"), [("writing", 700), ("training", 5)])
 def test_a_resumed_run_makes_the_same_draft(
     config: DistillConfig, monkeypatch: pytest.MonkeyPatch, stage: str, at: int
 ) -> None:
@@ -146,7 +147,7 @@ def test_layers_that_the_target_lacks_are_named(config: DistillConfig) -> None:
 def test_a_text_has_to_have_room_for_the_template(target: Path) -> None:
     with pytest.raises(ConfigError, match="max_length"):
         Writer(
-            StatesEngine(load_engine(ModelConfig(model=str(target), slots=1, max_context=8, packed=False))),
+            Lockstep(load_plain(target), lanes=1, places=8, vocab_size=VOCAB),
             Frame((1, 2, 3, 4), (5, 6, 7)),
             frozenset(),
             WritingConfig(),

@@ -14,8 +14,8 @@ from draftproof.distill.corpus import Text
 from draftproof.distill.prompts import Frame, chat_frame
 from draftproof.distill.selftext import Writer, WritingConfig
 from draftproof.engine.config import ModelConfig
-from draftproof.engine.loading import load_engine, load_tokenizer
-from draftproof.engine.states import StatesEngine
+from draftproof.engine.loading import load_tokenizer
+from draftproof.engine.lockstep import Lockstep
 from draftproof.testing.tiny import load_plain, make_tiny_model
 
 VOCAB = 80
@@ -28,9 +28,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("target"), vocab_size=VOCAB, max_context=128)
 
 
-def write(target: Path, count: int, slots: int, frame: Frame = FRAME, **settings: object) -> list[Text]:
-    engine = StatesEngine(load_engine(ModelConfig(model=str(target), slots=slots, max_context=48, packed=False)))
-    writer = Writer(engine, frame, EOS, WritingConfig(**settings))  # type: ignore[arg-type]
+def lockstep(target: Path, lanes: int, places: int = 48) -> Lockstep:
+    return Lockstep(load_plain(target), lanes=lanes, places=places, vocab_size=VOCAB)
+
+
+def write(target: Path, count: int, lanes: int, frame: Frame = FRAME, **settings: object) -> list[Text]:
+    writer = Writer(lockstep(target, lanes), frame, EOS, WritingConfig(**settings))  # type: ignore[arg-type]
     return sorted(writer.write(iter(range(count))), key=lambda text: text.index)
 
 
