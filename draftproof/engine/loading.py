@@ -149,8 +149,15 @@ def _load_draft(source: Source, config: ModelConfig) -> PreTrainedModel:
 
 
 def _load_model(source: Source, config: ModelConfig) -> PreTrainedModel:
-    if draft_folder.is_draft(source.location):
-        return _load_draft(source, config)
+    """For inference alone: a model made from a configuration would drop out as in training."""
+    load = _load_draft if draft_folder.is_draft(source.location) else _load_pretrained
+    model = load(source, config)
+    model.eval()
+    model.requires_grad_(False)
+    return model
+
+
+def _load_pretrained(source: Source, config: ModelConfig) -> PreTrainedModel:
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     keywords: dict[str, Any] = {**source.keywords, "dtype": dtype}
     if "gguf_file" in keywords:
@@ -159,7 +166,7 @@ def _load_model(source: Source, config: ModelConfig) -> PreTrainedModel:
         keywords["device_map"] = config.device_map
     elif (device := _device(config.device)) != "cpu":
         keywords["device_map"] = {"": device}
-    model = AutoModelForCausalLM.from_pretrained(source.location, **keywords)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source.location, **keywords)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise ModelLoadError(
             f"{config.model} doesn't fit on the devices of device_map={config.device_map!r}, and layers that are moved"

@@ -14,7 +14,7 @@ from draftproof.engine import draft_folder
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.draft_folder import Draft
 from draftproof.engine.interface import Row
-from draftproof.engine.loading import load_engine, load_tokenizer
+from draftproof.engine.loading import load_engine, load_model, load_tokenizer
 from draftproof.engine.student import cut
 from draftproof.errors import ConfigError, ModelLoadError
 from draftproof.testing.tiny import KINDS, Kind, load_plain, make_tiny_model
@@ -99,6 +99,19 @@ def test_an_engine_serves_it_with_the_tokenizer_of_its_base(target: Path, tmp_pa
     logits = engine.forward([Row(1, 0, IDS, 2)])
     assert torch.isfinite(logits).sum(-1).tolist() == [len(KNOWN)] * 2
     assert load_tokenizer(config).vocab_size == VOCAB
+
+
+def test_it_is_loaded_for_inference(tmp_path: Path) -> None:
+    """A target that was trained with dropout: the draft computes the same every time."""
+    target = make_tiny_model(tmp_path / "target", vocab_size=VOCAB, layers=3)
+    saved(target, tmp_path / "draft", str(target))
+    path = tmp_path / "draft" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"attention_dropout": 0.5}))
+    model = load_model(ModelConfig(model=str(tmp_path / "draft"), dtype="float32", max_context=16))
+    assert not any(module.training for module in model.modules())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    ids = torch.tensor([IDS])
+    assert torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
 def test_another_base_is_refused(target: Path, tmp_path: Path) -> None:
