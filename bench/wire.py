@@ -19,10 +19,11 @@ from bench.plot import Series, lines
 from bench.prompts import CHAT, CODE
 from bench.report import Row as Found
 from bench.report import Table, parser, save
+from draft_service.drafters.model import room
 from draftproof.engine.config import EMBEDDED, ModelConfig
 from draftproof.engine.interface import Engine, Row
 from draftproof.engine.loading import load_engine, load_tokenizer
-from draftproof.sampling.draft_q import Lattice, OneHot, quantise
+from draftproof.sampling.draft_q import DraftQ, Lattice, OneHot, quantise
 from draftproof.v1 import target_pb2
 from draftproof.wire.distribution import encode
 
@@ -63,13 +64,12 @@ def measure(p: Tensor, q: Tensor, entries: int, bits: int) -> tuple[float, dict[
     """Mean sum(min(p, lattice)) and mean bytes a proposal by V, in blocks that lend entries as the draft's do."""
     overlaps: list[float] = []
     sizes: dict[int, list[int]] = {v: [] for v in VOCABULARIES}
+    block: list[DraftQ | None] = []
     for i in range(len(q)):
-        if i % GAMMA == 0:
-            spent = 0
-        (lattice,) = quantise(q[i : i + 1], entries * (i % GAMMA + 2) - spent, bits)
+        (lattice,) = quantise(q[i : i + 1], room(block, entries), bits)
         overlaps.append(float(np.minimum(p[i].numpy()[lattice.ids], lattice.counts / 2**bits).sum()))
         certain = len(lattice.ids) == 1
-        spent += 0 if certain else len(lattice.ids)
+        block = [*block, OneHot(int(lattice.ids[0])) if certain else lattice] if (i + 1) % GAMMA else []
         for v, found in sizes.items():
             ids = lattice.ids * (v - 1) // (q.shape[1] - 1)
             sent = OneHot(int(ids[0])) if certain else Lattice(bits, ids, lattice.counts)

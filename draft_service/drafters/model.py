@@ -43,15 +43,15 @@ def encoder(encoding: str, entries: int, bits: int) -> Encoder:
     if entries < 1:
         raise ConfigError("lattice_entries", f"must be at least 1, got {entries}")
     if encoding == "lattice":
-        return lambda q, blocks: quantise(q, [_room(block, entries) for block in blocks], bits)
+        return lambda q, blocks: quantise(q, [room([p.q for p in b.proposals], entries) for b in blocks], bits)
     return (lambda q, blocks: sparsify(q)) if encoding == "sparse" else (lambda q, blocks: dense(q))
 
 
-def _room(block: OpenBlock, entries: int) -> int:
-    """How many tokens the next lattice of a block may keep: what the lattices before it left of `entries` each, and as
-    much again as one of them. Known before the draw, from the block's own q alone (L6)."""
-    spent = sum(len(p.q.ids) for p in block.proposals if isinstance(p.q, Lattice))
-    return entries * (len(block.proposals) + 2) - spent
+def room(before: Sequence[DraftQ | None], entries: int) -> int:
+    """How many tokens the next lattice of a block may keep: what those before it left of `entries` each, and as much
+    again as one of them. Known before the draw, from the block's own q alone (L6)."""
+    spent = sum(len(q.ids) for q in before if isinstance(q, Lattice))
+    return entries * (len(before) + 2) - spent
 
 
 @dataclass(eq=False, slots=True)

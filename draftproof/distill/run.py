@@ -135,8 +135,9 @@ def distill(config: DistillConfig, report: Report) -> list[Acceptance]:
     _save(config, student, source)
     held_out = [text for text in texts if _held_out(text)]
     results = []
-    for number, temperature in enumerate(sorted({0.0, 0.7, 1.0, *config.temperatures})):
-        report("measuring", number, 3, "")
+    temperatures = sorted({0.0, 0.7, 1.0, *config.temperatures})
+    for number, temperature in enumerate(temperatures):
+        report("measuring", number, len(temperatures), "")
         found = acceptance(student, held_out, target_rows, temperature)
         if found is not None:
             results.append(found)

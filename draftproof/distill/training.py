@@ -178,14 +178,3 @@ def _average(gradients: Sequence[Tensor]) -> None:
     for gradient in gradients:
         gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient) / world)
         at += gradient.numel()
-
-
-@torch.no_grad()
-def measure(student: Student, texts: Sequence[Text], micro_tokens: int = 2048) -> Sums:
-    """Sums over the answers of held-out texts at temperature 1."""
-    sums = Sums()
-    for members in batches(texts, micro_tokens, 0, 0):
-        batch = collate([texts[i] for i in members], answers_only=True)
-        if len(batch.kept):
-            student.loss(batch, 0.0, sums)
-    return sums
