@@ -62,6 +62,11 @@ class _Open:
     user_until: int = 0
     numbers: np.random.Generator | None = None
 
+    @property
+    def drawn_at(self) -> float:
+        """Temperature of the next draw."""
+        return 1.0 if self.answer_from is None else self.temperature
+
 
 class Writer:
     """Writes texts with all lanes of a model."""
@@ -135,7 +140,14 @@ class Writer:
         fed = [lanes[lane].tokens[lanes[lane].fed] if lane in lanes else 0 for lane in range(self._model.lanes)]
         logits, states = self._model.step(fed)
         values, ids = logits.topk(self._top, dim=-1)
-        log_total = logits.logsumexp(-1).numpy()
+        p = logits.softmax(-1)
+        # softmax is much faster here than logsumexp, and tells as much
+        log_total = (values[:, 0] - p.gather(1, ids[:, :1])[:, 0].log()).numpy()
+        cooled = [lane for lane, text in lanes.items() if text.drawn_at not in (0.0, 1.0)]
+        if cooled:
+            heats = torch.tensor([[lanes[lane].drawn_at] for lane in cooled])
+            p[cooled] = (logits[cooled] / heats).softmax(-1)
+        cumulative = p.gather(1, ids).double().cumsum(-1)
         kept = states.bfloat16().view(torch.uint16).numpy()
         finished = []
         for lane, text in lanes.items():
@@ -146,39 +158,23 @@ class Writer:
             if text.numbers is None:
                 if text.fed == len(text.tokens) - 1:
                     finished.append(lane)
-            elif text.fed == len(text.tokens) and self._extend(text, logits[lane], values[lane], ids[lane]):
+            elif text.fed == len(text.tokens) and self._extend(text, p[lane], cumulative[lane], ids[lane]):
                 finished.append(lane)
         return finished
 
-    def _extend(self, text: _Open, logits: Tensor, values: Tensor, ids: Tensor) -> bool:
+    def _extend(self, text: _Open, p: Tensor, cumulative: Tensor, ids: Tensor) -> bool:
         """Adds the next tokens; whether the text ends with them."""
         after = self._frame.after
+        token = int(ids[0]) if text.drawn_at == 0.0 else _draw(text, p, cumulative, ids)
         if text.answer_from is None:
-            token = self._draw(text, 1.0, logits, values, ids)
             if token == after[0] or token in self._eos or len(text.tokens) >= text.user_until:
                 text.tokens.extend(after)
                 text.answer_from = len(text.tokens)
             else:
                 text.tokens.append(token)
             return len(text.tokens) >= self._length
-        token = self._draw(text, text.temperature, logits, values, ids)
         text.tokens.append(token)
         return token in self._eos or len(text.tokens) >= self._length
-
-    def _draw(self, text: _Open, temperature: float, logits: Tensor, values: Tensor, ids: Tensor) -> int:
-        """One token of softmax(logits / temperature): among the likeliest by inverse CDF, seldom among all."""
-        if temperature == 0.0:
-            return int(ids[0])
-        scaled = logits / temperature
-        total = scaled.logsumexp(-1)
-        cumulative = (values / temperature - total).double().exp().cumsum(-1)
-        assert text.numbers is not None
-        number = text.numbers.random()
-        if number < float(cumulative[-1]):
-            return int(ids[int(torch.searchsorted(cumulative, number, right=True))])
-        rest = (scaled - total).double().exp().index_fill(0, ids, 0.0).cumsum(-1)
-        number = (number - float(cumulative[-1])) / (1.0 - float(cumulative[-1])) * float(rest[-1])
-        return int(torch.searchsorted(rest, number, right=True).clamp(max=len(rest) - 1))
 
     def _finished(self, text: _Open) -> Text:
         # a turn may end past the greatest length, and of tokens that were not fed nothing is known
@@ -193,3 +189,14 @@ class Writer:
             states=text.states[:count].copy(),
             log_total=text.log_total[:count].copy(),
         )
+
+
+def _draw(text: _Open, p: Tensor, cumulative: Tensor, ids: Tensor) -> int:
+    """One token of p [V] by inverse CDF: among the likeliest (ids and their cumulative p), seldom among all."""
+    assert text.numbers is not None
+    number = text.numbers.random()
+    if number < float(cumulative[-1]):
+        return int(ids[int(torch.searchsorted(cumulative, number, right=True))])
+    rest = p.double().index_fill(0, ids, 0.0).cumsum(-1)
+    number = (number - float(cumulative[-1])) / (1.0 - float(cumulative[-1])) * float(rest[-1])
+    return int(torch.searchsorted(rest, number, right=True).clamp(max=len(rest) - 1))
