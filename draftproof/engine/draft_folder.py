@@ -23,7 +23,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils.hub import cached_file
 
 from draftproof.engine.student import LAYER
@@ -77,6 +77,11 @@ class ReducedHead(nn.Module):
 def is_draft(folder: str | Path) -> bool:
     """Whether it is the folder of a distilled draft."""
     return (Path(folder) / WEIGHTS).is_file()
+
+
+def describes(settings: PreTrainedConfig) -> bool:
+    """Whether a model with this configuration came out of such a folder."""
+    return hasattr(settings, _KEY)
 
 
 def base_of(folder: str | Path) -> str | None:

@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from draftproof.engine.forwards import Forward
 from draftproof.engine.interface import Row
@@ -38,6 +39,8 @@ class TransformersEngine:
         max_context: int,
         weights_sha256: bytes,
         batch_invariant: bool = False,
+        settings: PreTrainedConfig | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.name = name
         self.vocab_size = vocab_size
@@ -46,6 +49,8 @@ class TransformersEngine:
         self.weights_sha256 = weights_sha256
         self.batch_invariant = batch_invariant
         self.run = run
+        self.settings = settings
+        self.device = device or torch.device("cpu")
         context = -(-max_context // INVARIANT_WIDTH) * INVARIANT_WIDTH if batch_invariant else max_context
         self._store = KvSlots(slots, context)
 
@@ -76,6 +81,13 @@ class TransformersEngine:
             raise ValueError(f"slot {slot} holds {self._store.length(slot)} tokens, can't keep {length}")
         with torch.inference_mode():
             self._store.truncate(slot, length)
+
+    def replace(self, run: Forward, weights_sha256: bytes) -> None:
+        """Goes on with other weights of the same model; nothing cached under the old ones is left."""
+        for slot in range(self.slots):
+            self.truncate(slot, 0)
+        self.run = run
+        self.weights_sha256 = weights_sha256
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,20 @@ class Row:
     start: int
     token_ids: Sequence[int]
     logits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Weights that are loaded and checked, but not in use yet.
+
+    Attributes:
+        sha256: tells them from others, 32 bytes.
+        install: makes the engine compute with them, and forget all keys and values of the old ones; for the thread that
+            owns the engine, between two passes.
+    """
+
+    sha256: bytes
+    install: Callable[[], None]
 
 
 class Engine(Protocol):

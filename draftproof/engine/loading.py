@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import structlog
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
 
 from draftproof.engine import attention, draft_folder, embedded, packed
@@ -58,10 +60,10 @@ def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> T
     vocab_size = min(getattr(head, "out_features", head.weight.shape[0]), tokenizer.vocab_size)
     max_context = _context(config, model.config.get_text_config())
     sha256 = weights_sha256(model)
-    layers = int(model.config.get_text_config().num_hidden_layers)
+    settings = copy.deepcopy(model.config)
 
-    def checked(run: Forward) -> TransformersEngine:
-        engine = TransformersEngine(
+    def make(run: Forward) -> TransformersEngine:
+        return TransformersEngine(
             run,
             name=source.name,
             vocab_size=vocab_size,
@@ -69,19 +71,50 @@ def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> T
             max_context=max_context,
             weights_sha256=sha256,
             batch_invariant=config.batch_invariant,
+            settings=settings,
+            device=device,
         )
-        check(engine, expected, layers)
-        return engine
 
+    embeddings: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+    device = embeddings.device
     with quiet(), _clear_errors(config.model):
         expected = plain_logits(model, vocab_size, max_context)
-        if config.packed and packed.supports(model):
-            try:
-                return checked(packed.pack(model, max_context))
-            except (ModelLoadError, RuntimeError) as error:
-                log.warning("the packed forward doesn't fit; transformers' own runs instead", reason=str(error))
-                model = _load_model(source, config)
-        return checked(TransformersForward(model))
+        return runnable(model, lambda: _load_model(source, config), config, max_context, make, expected)
+
+
+def runnable(
+    model: PreTrainedModel,
+    again: Callable[[], PreTrainedModel],
+    config: ModelConfig,
+    max_context: int,
+    make: Callable[[Forward], TransformersEngine],
+    expected: Tensor,
+) -> TransformersEngine:
+    """An engine over the fastest forward that computes what the model does.
+
+    Args:
+        model: used up.
+        again: reads it once more.
+        config: whether the packed forward is wanted.
+        max_context: positions to prepare.
+        make: from a forward to an engine.
+        expected: the model's `plain_logits`.
+
+    Raises:
+        ModelLoadError: none does.
+    """
+    layers = int(model.config.get_text_config().num_hidden_layers)
+    if config.packed and packed.supports(model):
+        try:
+            engine = make(packed.pack(model, max_context))
+            check(engine, expected, layers)
+            return engine
+        except (ModelLoadError, RuntimeError) as error:
+            log.warning("the packed forward doesn't fit; transformers' own runs instead", reason=str(error))
+            model = again()
+    engine = make(TransformersForward(model))
+    check(engine, expected, layers)
+    return engine
 
 
 def load_model(config: ModelConfig) -> PreTrainedModel:
@@ -140,39 +173,63 @@ def _base(source: Source) -> Source:
     return source if base is None else find(ModelConfig(model=base))
 
 
-def _load_draft(source: Source, config: ModelConfig) -> PreTrainedModel:
+def _load_draft(source: Source, config: ModelConfig, dtype: torch.dtype | None) -> PreTrainedModel:
     base = _base(source)
-    dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
     model = draft_folder.load(Path(source.location), None if base is source else base.location, dtype)
     placed: PreTrainedModel = model.to(_device(config.device))  # type: ignore[arg-type]
     return placed
 
 
 def _load_model(source: Source, config: ModelConfig) -> PreTrainedModel:
-    """For inference alone: a model made from a configuration would drop out as in training."""
-    load = _load_draft if draft_folder.is_draft(source.location) else _load_pretrained
-    model = load(source, config)
+    return read_model(source, config, None if config.dtype == "auto" else getattr(torch, config.dtype))[0]
+
+
+def read_model(
+    source: Source, config: ModelConfig, dtype: torch.dtype | None, *, tolerant: bool = False
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Reads a model, for inference alone; also what transformers says of tensors that are missing, unknown, misshapen.
+
+    Args:
+        source: where from.
+        config: devices.
+        dtype: of the weights; None takes the checkpoint's.
+        tolerant: tensors of other shapes are told, not raised.
+
+    Raises:
+        ModelLoadError: it doesn't fit on its devices, or a distilled draft doesn't fit its base.
+    """
+    found: dict[str, Any] = {}
+    if draft_folder.is_draft(source.location):
+        model = _load_draft(source, config, dtype)
+    else:
+        model, found = _load_pretrained(source, config, dtype, tolerant)
+    # a model made from a configuration would drop out as in training
     model.eval()
     model.requires_grad_(False)
-    return model
+    return model, found
 
 
-def _load_pretrained(source: Source, config: ModelConfig) -> PreTrainedModel:
-    dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
-    keywords: dict[str, Any] = {**source.keywords, "dtype": dtype}
+def _load_pretrained(
+    source: Source, config: ModelConfig, dtype: torch.dtype | None, tolerant: bool
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    keywords: dict[str, Any] = {**source.keywords, "dtype": "auto" if dtype is None else dtype}
     if "gguf_file" in keywords:
         keywords["quantization_config"] = GgufConfig(dequantize=True)
     if config.device_map is not None:
         keywords["device_map"] = config.device_map
     elif (device := _device(config.device)) != "cpu":
         keywords["device_map"] = {"": device}
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source.location, **keywords)
+    read: Any = AutoModelForCausalLM.from_pretrained(
+        source.location, output_loading_info=True, ignore_mismatched_sizes=tolerant, **keywords
+    )
+    model: PreTrainedModel
+    model, found = read
     if any(parameter.is_meta for parameter in model.parameters()):
         raise ModelLoadError(
             f"{config.model} doesn't fit on the devices of device_map={config.device_map!r}, and layers that are moved"
             " in and out aren't supported; use more or larger devices, or a smaller dtype"
         )
-    return model
+    return model, found
 
 
 def _device(name: str) -> str:
