@@ -55,6 +55,7 @@ def draft(
     q_encoding: str = typer.Option("lattice", help="lattice, sparse or dense."),
     lattice_entries: int = typer.Option(128, min=1, help="Most tokens a lattice keeps."),
     lattice_bits: int = typer.Option(10, min=1, max=24, help="Counts of a lattice sum to 2 to this power."),
+    allow_weight_updates: options.AllowWeightUpdates = False,
     max_sessions: int = typer.Option(512, min=1, help="Most requests at once; one more is refused."),
     stall_timeout: float = typer.Option(
         30.0, min=0.1, help="Seconds a step of the drafter may take before requests go on without proposals."
@@ -129,6 +130,7 @@ def draft(
                 adaptive=adaptive,
                 ahead=draft_ahead,
                 max_sessions=max_sessions,
+                allow_weight_updates=allow_weight_updates,
                 stall_timeout=stall_timeout,
             )
         )

@@ -16,7 +16,7 @@ from draft_service.loop import DraftLoop
 from draft_service.pool import DraftServicer, LinkPool, NoTarget
 from draft_service.settings import check_drafter
 from draftproof.engine.config import ModelConfig
-from draftproof.engine.interface import Tokenizer
+from draftproof.engine.interface import Tokenizer, Update
 from draftproof.metrics.draft import DraftMetrics
 from draftproof.rpc.channel import aio_channel
 from draftproof.rpc.security import TlsFiles
@@ -25,7 +25,8 @@ from draftproof.serving import process
 from draftproof.serving.generation import GenerationConfig, GenerationServicer, Generator
 from draftproof.serving.model_thread import ModelThread
 from draftproof.serving.options import ListenConfig
-from draftproof.v1 import draft_pb2_grpc, generation_pb2_grpc
+from draftproof.serving.weights import Loader, WeightsServicer, next_version, unsupported
+from draftproof.v1 import draft_pb2_grpc, generation_pb2_grpc, orchestrator_pb2, weights_pb2, weights_pb2_grpc
 from draftproof.version import VERSION
 from draftproof.wire import fingerprint as wire_fingerprint
 
@@ -63,6 +64,7 @@ class DraftConfig:
         adaptive: whether gamma follows what rounds show, where neither the request nor its seed fixes it.
         ahead: whether blocks are drafted ahead of verdicts; None: where that saves time.
         max_sessions: requests at once.
+        allow_weight_updates: whether clients may change the draft model's weights.
         stall_timeout: seconds a step of the drafter may take before requests go on without proposals.
     """
 
@@ -78,13 +80,21 @@ class DraftConfig:
     adaptive: bool = True
     ahead: bool | None = None
     max_sessions: int = 512
+    allow_weight_updates: bool = False
     stall_timeout: float = 30.0
 
 
 class DraftApp:
     """Serves GenerationService by drafting here and verifying on the target."""
 
-    def __init__(self, drafter: Drafter, tokenizer: Tokenizer, vocab_size: int, config: DraftConfig) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        config: DraftConfig,
+        load_weights: Loader = unsupported,
+    ) -> None:
         self._config = config
         self._tokens = process.vocabulary(tokenizer, vocab_size)
         self._fingerprint = process.fingerprint(self._tokens, drafter.name, drafter.weights_sha256)
@@ -112,6 +122,9 @@ class DraftApp:
             self._metrics.round,
         )
         self._metrics.follow(lambda: self._generator.running)
+        self._weights = WeightsServicer(
+            orchestrator_pb2.WORKER_ROLE_DRAFT, load_weights, self._change, allowed=config.allow_weight_updates
+        )
         self._pool = LinkPool(self._make_link)
         self._link: TargetLink | None = None
         self.metrics_port: int | None = None
@@ -137,6 +150,11 @@ class DraftApp:
                     draft_pb2_grpc.add_DraftServiceServicer_to_server,
                     DraftServicer(self._generator, self._pool),
                 ),
+                Service(
+                    "draftproof.v1.WeightsService",
+                    weights_pb2_grpc.add_WeightsServiceServicer_to_server,
+                    self._weights,
+                ),
             ],
             config.listen,
         )
@@ -148,6 +166,16 @@ class DraftApp:
             drafter=self._drafter.name,
             target=config.target.address or None,
         )
+
+    async def _change(self, update: Update, version: int | None, restart: bool) -> weights_pb2.UpdatedServer:
+        # whatever a draft proposes, the law is the target's: running sessions need neither finish nor restart
+        ours = self._fingerprint
+        version = next_version(ours.weights_version, version)
+        await self._loop.change_weights(update)
+        ours.weights_version, ours.weights_sha256 = version, update.sha256
+        self._metrics.build_info(role="draft", version=VERSION, model=self._drafter.name, weights_sha256=update.sha256)
+        log.info("weights changed", version=version, sha256=update.sha256.hex()[:16])
+        return weights_pb2.UpdatedServer(weights_version=version, weights_sha256=update.sha256)
 
     async def run(self) -> None:
         """Runs the drafting loop and the link to its own target.
@@ -219,10 +247,12 @@ def load(config: DraftConfig) -> DraftApp:
     encode = encoder(config.q_encoding, config.lattice_entries, config.lattice_bits)
     # transformers alone takes seconds to import; an app over another engine does without
     from draftproof.engine.loading import load_engine, load_tokenizer
+    from draftproof.engine.updating import WeightsLoader
 
     tokenizer = load_tokenizer(config.model)
     if config.drafter == "ngram":
         return DraftApp(NgramDrafter(), tokenizer, tokenizer.vocab_size, config)
     engine = load_engine(config.model, tokenizer=tokenizer)
     log.info("model loaded", model=engine.name, slots=engine.slots, kv_budget_mb=round(engine.kv_bytes / 2**20))
-    return DraftApp(ModelDrafter(engine, encode), tokenizer, engine.vocab_size, config)
+    loader = WeightsLoader(engine, tokenizer, config.model)
+    return DraftApp(ModelDrafter(engine, encode), tokenizer, engine.vocab_size, config, loader)

@@ -180,6 +180,11 @@ class TargetLink:
         except asyncio.QueueFull:
             raise self.unavailable() from None
 
+    def learn(self, opened: target_pb2.SessionOpened) -> None:
+        """The target's weights may have changed since the handshake."""
+        ours = self._known().fingerprint
+        ours.weights_version, ours.weights_sha256 = opened.weights_version, opened.weights_sha256
+
     def forget(self, session: LinkSession) -> None:
         """Drops a session; frees it on the target where the stream is up."""
         if self._sessions.pop(session.id, None) is None or not self._up.is_set():

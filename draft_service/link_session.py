@@ -42,6 +42,7 @@ class LinkSession:
         self._answer: asyncio.Future[target_pb2.VerifyResponse] | None = None
         self._lost: Exception | None = None
         self._losses = 0
+        self._weights = b""
 
     async def open(self) -> None:
         """Waits for a slot on the target.
@@ -53,6 +54,7 @@ class LinkSession:
             self.opened = await self._open()
         except _ConnectionLost:
             raise self._link.unavailable() from None
+        self._weights = self.opened.weights_sha256
         # from here on the session keeps its key, whoever verifies it
         self._request.request_key = self.opened.request_key
 
@@ -84,7 +86,14 @@ class LinkSession:
             if not verdict.tokens:
                 raise ProtocolError("the target's verdict commits no token")
             self._request.output_ids.extend(token.id for token in verdict.tokens)
+            self._tell_weights(verdict)
             return verdict
+
+    def _tell_weights(self, verdict: verdict_pb2.Verdict) -> None:
+        """A slot that was lost and found again may be another set of weights' by now."""
+        now = verdict.weights_sha256 or self.opened.weights_sha256
+        if now != self._weights:
+            verdict.weights_sha256 = self._weights = self.opened.weights_sha256 = now
 
     async def close(self) -> None:
         """Frees the session."""
@@ -124,7 +133,7 @@ class LinkSession:
         while True:
             await self._link.wait_up()
             try:
-                await self._open()
+                self.opened.weights_sha256 = (await self._open()).weights_sha256
                 return
             except _ConnectionLost:
                 self._count_loss()
@@ -140,7 +149,9 @@ class LinkSession:
         self.epoch += 1
         self._lost = None
         self._due = range(0)
-        return (await self._exchange(self._frame(0, open=self._request))).opened
+        opened = (await self._exchange(self._frame(0, open=self._request))).opened
+        self._link.learn(opened)
+        return opened
 
     async def _exchange(self, frame: target_pb2.VerifyRequest | None) -> target_pb2.VerifyResponse:
         if self._lost is not None:

@@ -13,6 +13,8 @@ import structlog
 
 from draft_service.ahead import Foresight, Odds
 from draft_service.drafters.interface import Drafter, OpenBlock
+from draftproof.engine.interface import Update
+from draftproof.errors import InternalError, OverloadedError
 from draftproof.metrics.draft import DraftMetrics
 from draftproof.serving.drafting import DraftSequence, Proposal
 from draftproof.serving.model_thread import ModelThread
@@ -51,6 +53,7 @@ class DraftLoop:
         self._released: list[DraftSequence] = []
         self._ahead: dict[DraftSequence, Foresight] = {}
         self._odds = Odds()
+        self._change: tuple[Update, asyncio.Future[None]] | None = None
 
     async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
         """Draws up to `gamma` proposals; fewer where the drafter ends the block, fails or hangs."""
@@ -74,11 +77,26 @@ class DraftLoop:
         self._released.append(sequence)
         self._work.set()
 
+    async def change_weights(self, update: Update) -> None:
+        """Returns when the drafter has other weights: between two steps, so that no q mixes the two.
+
+        Raises:
+            OverloadedError: another change waits.
+        """
+        if self._change is not None:
+            raise OverloadedError("another weights update is under way", retry_delay=1.0)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._change = (update, done)
+        self._work.set()
+        await done
+
     async def run(self) -> None:
         """Runs steps while blocks are open; ends only by cancellation."""
         while True:
             await self._work.wait()
             self._work.clear()
+            if self._change is not None:
+                await self._install(*self._change)
             self._settle()
             released, self._released = self._released, []
             # oldest first until done: taking turns would push half-drafted prefixes out of a full KV cache
@@ -90,6 +108,20 @@ class DraftLoop:
             self._settle()
             if self._open or any(not f.idle for f in self._ahead.values()):
                 self._work.set()
+
+    async def _install(self, update: Update, done: asyncio.Future[None]) -> None:
+        """Blocks drafted ahead go: nobody has seen them. Those that are open keep what is drawn."""
+        self._change = None
+        self._ahead.clear()
+        try:
+            await self._thread.run(self._drafter.install, update)
+        except Exception:
+            log.exception("the weights could not be changed")
+            if not done.done():
+                done.set_exception(InternalError("the weights could not be changed; see the server's log"))
+            return
+        if not done.done():
+            done.set_result(None)
 
     def _settle(self) -> None:
         """Between steps: takes over what was drafted ahead, gives out what is done, forgets whom nobody waits for."""

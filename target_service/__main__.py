@@ -35,6 +35,7 @@ def target(
     allow_lossy: bool = typer.Option(
         False, "--allow-lossy", help="Let requests ask for a rule that bends the output law (lenient, typical)."
     ),
+    allow_weight_updates: options.AllowWeightUpdates = False,
     max_batch_tokens: int = typer.Option(512, min=1, help="Most tokens fed in one forward pass."),
     prefill_chunk: int = typer.Option(256, min=1, help="Most prompt tokens of a session in one forward pass."),
     idle_evict: float = typer.Option(5.0, min=0.01, help="Idle seconds after which a waiting session takes a slot."),
@@ -104,6 +105,7 @@ def target(
                     ),
                 ),
                 listen=listen,
+                allow_weight_updates=allow_weight_updates,
             )
         )
 

@@ -17,6 +17,9 @@ class Admission:
         queue_limit: most sessions that wait.
         idle_evict: seconds without a round after which a session gives its slot to one that waits.
         reuse: whether a freed slot keeps the KV of its tokens for a session that begins with them.
+
+    Attributes:
+        holding: only sessions that go on from an earlier life get slots; those that have one keep it.
     """
 
     def __init__(self, slots: int, queue_limit: int, idle_evict: float, *, reuse: bool = False) -> None:
@@ -28,6 +31,7 @@ class Admission:
         self._queue_limit = queue_limit
         self._idle_evict = idle_evict
         self._waiting: deque[Session] = deque()
+        self.holding = False
         self._held: dict[int, Session] = {}
         self._mean_hold = 1.0
 
@@ -47,7 +51,7 @@ class Admission:
         Raises:
             OverloadedError: the queue is full; the retry delay is a guess from how long slots have been held.
         """
-        if len(self._waiting) >= self._queue_limit and not self._free:
+        if len(self._waiting) >= self._queue_limit and (self.holding or not self._free):
             delay = min(5.0, max(0.05, self._mean_hold * (len(self._waiting) + 1) / self._slots / 2))
             raise OverloadedError(
                 f"{len(self._waiting)} sessions are waiting, the limit is {self._queue_limit} (queue_limit)",
@@ -60,10 +64,8 @@ class Admission:
     def admit(self, now: float) -> list[Session]:
         """Gives free slots to the longest-waiting sessions and returns them; `cached` says what KV they start with."""
         admitted = []
-        while self._free and self._waiting:
-            session = self._waiting.popleft()
-            if session.state is not State.QUEUED:
-                continue
+        for session in [s for s in self._waiting if s.continues or not self.holding][: len(self._free)]:
+            self._waiting.remove(session)
             session.slot, session.cached = self._choose(session.tokens)
             self._free.remove(session.slot)
             session.state = State.ACTIVE
@@ -74,6 +76,8 @@ class Admission:
 
     def evictable(self, now: float) -> list[Session]:
         """Idle sessions whose slots the queue could use, longest idle first, no more than are needed."""
+        if self.holding:
+            return []
         idle = [
             s
             for s in self._held.values()
@@ -81,6 +85,15 @@ class Admission:
         ]
         idle.sort(key=lambda s: s.active_at)
         return idle[: len(self._waiting)]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no session has a slot or is on its way back to one."""
+        return not self._held and not any(s.continues for s in self._waiting)
+
+    def forget(self) -> None:
+        """Nothing that freed slots hold is of use any more."""
+        self._kept = [()] * self._slots
 
     def leave(self, session: Session, now: float) -> None:
         """Frees what the session holds. A slot whose pass is running comes back when the pass ends."""

@@ -9,7 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from draftproof.engine.config import ModelConfig
-from draftproof.engine.interface import Engine, Tokenizer
+from draftproof.engine.interface import Engine, Tokenizer, Update
 from draftproof.errors import ConfigError
 from draftproof.metrics.target import TargetMetrics
 from draftproof.rpc.server import RunningServer, Service
@@ -18,7 +18,8 @@ from draftproof.serving.drafting import NoDrafting
 from draftproof.serving.generation import GenerationConfig, GenerationServicer, Generator
 from draftproof.serving.model_thread import ModelThread
 from draftproof.serving.options import ListenConfig
-from draftproof.v1 import generation_pb2_grpc, target_pb2_grpc
+from draftproof.serving.weights import Loader, WeightsServicer, next_version, unsupported
+from draftproof.v1 import generation_pb2_grpc, orchestrator_pb2, target_pb2_grpc, weights_pb2, weights_pb2_grpc
 from draftproof.version import VERSION
 from target_service.local import LocalPort
 from target_service.stream import Identity, TargetServicer
@@ -29,17 +30,24 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetConfig:
-    """Settings of a target process."""
+    """Settings of a target process.
+
+    Attributes:
+        allow_weight_updates: whether clients may change its weights.
+    """
 
     model: ModelConfig = field(default_factory=ModelConfig)
     listen: ListenConfig = field(default_factory=ListenConfig)
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
+    allow_weight_updates: bool = False
 
 
 class TargetApp:
     """Serves TargetService and GenerationService (target-only) for one engine."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, config: TargetConfig) -> None:
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, config: TargetConfig, load_weights: Loader = unsupported
+    ) -> None:
         if tokenizer.vocab_size < engine.vocab_size:
             raise ConfigError("model", f"the tokenizer knows {tokenizer.vocab_size} of {engine.vocab_size} tokens")
         self._config = config
@@ -50,6 +58,16 @@ class TargetApp:
         self._verifier = Verifier(engine, tokenizer, config.verifier, metrics, self._thread, self._on_health)
         tokens = process.vocabulary(tokenizer, engine.vocab_size)
         fingerprint = process.fingerprint(tokens, engine.name, engine.weights_sha256)
+
+        def changed(version: int, sha256: bytes) -> None:
+            # one object, which all who are asked for it read
+            fingerprint.weights_version, fingerprint.weights_sha256 = version, sha256
+            metrics.build_info(role="target", version=VERSION, model=engine.name, weights_sha256=sha256)
+
+        self._verifier.weights.on_change = changed
+        self._weights = WeightsServicer(
+            orchestrator_pb2.WORKER_ROLE_TARGET, load_weights, self._change, allowed=config.allow_weight_updates
+        )
         limits = config.listen.limits
         self._stream = TargetServicer(self._verifier, Identity(fingerprint, tokens), metrics, limits.max_message_bytes)
         self._generator = Generator(
@@ -80,11 +98,23 @@ class TargetApp:
                     generation_pb2_grpc.add_GenerationServiceServicer_to_server,
                     self._generation,
                 ),
+                Service(
+                    "draftproof.v1.WeightsService",
+                    weights_pb2_grpc.add_WeightsServiceServicer_to_server,
+                    self._weights,
+                ),
             ],
             self._config.listen,
         )
         self.server.set_serving(True)
         log.info("serving", address=str(self.server.address))
+
+    async def _change(self, update: Update, version: int | None, restart: bool) -> weights_pb2.UpdatedServer:
+        weights = self._verifier.weights
+        restarted = await weights.change(update, next_version(weights.version, version), restart=restart)
+        return weights_pb2.UpdatedServer(
+            weights_version=weights.version, weights_sha256=weights.sha256, restarted=restarted
+        )
 
     async def run(self) -> None:
         """Runs the batching loop."""
@@ -120,6 +150,7 @@ def load(config: TargetConfig) -> TargetApp:
     config.listen.check()
     # transformers alone takes seconds to import; an app over another engine does without
     from draftproof.engine.loading import load_engine, load_tokenizer
+    from draftproof.engine.updating import WeightsLoader
 
     tokenizer = load_tokenizer(config.model)
     engine = load_engine(config.model, tokenizer=tokenizer)
@@ -130,4 +161,4 @@ def load(config: TargetConfig) -> TargetApp:
         max_context=engine.max_context,
         kv_budget_mb=round(engine.kv_bytes / 2**20),
     )
-    return TargetApp(engine, tokenizer, config)
+    return TargetApp(engine, tokenizer, config, WeightsLoader(engine, tokenizer, config.model))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 import structlog
 
@@ -19,7 +18,7 @@ from draftproof.v1 import distribution_pb2, target_pb2
 from draftproof.verification.intake import Sent, admit, admit_ids
 from draftproof.wire import distribution as wire_distribution
 from draftproof.wire import params as wire_params
-from target_service.session import Deliver, PendingRound, Session, stop_ids
+from target_service.session import Deliver, PendingRound, Session, new_key, stop_ids
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +51,7 @@ class Intake:
         request: target_pb2.OpenSession,
         deliver: Deliver,
         weights_version: int,
+        weights_sha256: bytes,
     ) -> Session:
         """A session that waits for its slot.
 
@@ -86,14 +86,17 @@ class Intake:
             prompt_ids=prompt_ids,
             output_ids=output_ids,
             params=params,
-            request_key=request.request_key or _new_key(params.seed, prompt_ids, request.sample_index, weights_version),
+            request_key=request.request_key or new_key(params.seed, prompt_ids, request.sample_index, weights_version),
             weights_version=weights_version,
+            weights_sha256=weights_sha256,
             trace_top=request.trace.top_n if request.HasField("trace") else None,
             max_new=left,
             text=TextStream(self._tokenizer, params.stop),
             stop_ids=stop_ids(params, self._tokenizer),
             deliver=deliver,
             lossless=not params.rule.lossy,
+            sample_index=request.sample_index,
+            continues=bool(request.request_key),
         )
 
     def round(self, session: Session, number: int, block: target_pb2.Block) -> PendingRound:
@@ -134,9 +137,3 @@ class Intake:
             return wire_distribution.decode(message, self._vocab_size)
         except MalformedQError as error:
             return error
-
-
-def _new_key(seed: int | None, prompt_ids: Sequence[int], sample_index: int, weights_version: int) -> bytes:
-    if seed is None:
-        return rng.fresh_key()
-    return rng.derive_key(seed, prompt_ids, sample_index, weights_version)

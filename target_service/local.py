@@ -53,6 +53,7 @@ class LocalPort:
         session = LocalSession(self._verifier, self, next(self._ids), request)
         try:
             session.opened = await session.open()
+            session.weights = session.opened.weights_sha256
         except BaseException:
             await session.close()
             raise
@@ -65,6 +66,7 @@ class LocalSession:
     """One session of this process."""
 
     opened: target_pb2.SessionOpened
+    weights: bytes
 
     def __init__(self, verifier: Verifier, owner: LocalPort, session_id: int, request: target_pb2.OpenSession) -> None:
         self._verifier = verifier
@@ -96,6 +98,10 @@ class LocalSession:
                 await self._reopen()
                 continue
             self._request.output_ids.extend(token.id for token in verdict.tokens)
+            now = verdict.weights_sha256 or self.opened.weights_sha256
+            if now != self.weights:
+                # the slot was lost, and with it the old weights
+                verdict.weights_sha256 = self.weights = self.opened.weights_sha256 = now
             return verdict
 
     async def close(self) -> None:
@@ -105,7 +111,7 @@ class LocalSession:
     async def _reopen(self) -> None:
         while True:
             try:
-                await self.open()
+                self.opened.weights_sha256 = (await self.open()).weights_sha256
                 return
             except OverloadedError as error:
                 await asyncio.sleep(error.retry_delay or 0.1)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftproof.engine.text import TextStream
+from draftproof.sampling import rng
 from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.serving.ending import stop_ids as stop_ids
 from draftproof.v1 import target_pb2, verdict_pb2
@@ -61,6 +62,9 @@ class Session:
         max_new: most tokens it may still generate.
         in_flight: whether a pass that holds its row is running.
         pace: how soon its next round comes.
+        sample_index: part of its key, where the target makes one.
+        continues: it came with a key, from an earlier life of the same request.
+        turned: its weights have changed and no verdict has said so yet.
     """
 
     key: tuple[object, int]
@@ -87,6 +91,10 @@ class Session:
     active_at: float = 0.0
     pace: Pace = field(default_factory=Pace)
     tokens: list[int] = field(default_factory=list)
+    weights_sha256: bytes = b""
+    sample_index: int = 0
+    continues: bool = False
+    turned: bool = False
 
     def __post_init__(self) -> None:
         self.tokens = [*self.prompt_ids, *self.output_ids]
@@ -118,6 +126,15 @@ class Session:
             logprobs=self.params.logprobs,
         )
 
+    def turn(self, weights_version: int, weights_sha256: bytes) -> None:
+        """Goes on under other weights from what is committed. A block that waits is verified under them: its proposals
+        are draws from their q whatever p is. What has not begun gets the key that belongs to the new version."""
+        self.weights_version, self.weights_sha256 = weights_version, weights_sha256
+        self.cached = 0
+        if self.state is State.QUEUED and not self.continues:
+            self.request_key = new_key(self.params.seed, self.prompt_ids, self.sample_index, weights_version)
+        self.turned = self.state is State.ACTIVE
+
     @property
     def is_waited_for(self) -> bool:
         """Whether its next step is the peer's."""
@@ -126,7 +143,10 @@ class Session:
     def opening(self) -> target_pb2.VerifyResponse:
         """The frame that tells the peer that it has its slot."""
         opened = target_pb2.SessionOpened(
-            request_key=self.request_key, weights_version=self.weights_version, max_new_tokens=self.max_new
+            request_key=self.request_key,
+            weights_version=self.weights_version,
+            weights_sha256=self.weights_sha256,
+            max_new_tokens=self.max_new,
         )
         return target_pb2.VerifyResponse(session=self.key[1], epoch=self.epoch, opened=opened)
 
@@ -161,9 +181,12 @@ class Session:
         before = len(self.tokens)
         candidates = [*intake.tokens[: result.accepted], result.next_id]
         counted = self._reach() if self.params.rule is Rule.BLOCK else None
-        verdict = verdict_pb2.Verdict(lossless=self.lossless)
+        verdict = verdict_pb2.Verdict(
+            lossless=self.lossless, weights_sha256=self.weights_sha256 if self.turned else b""
+        )
+        self.turned = False
         for index, token_id in enumerate(candidates):
-            token = verdict.tokens.add(id=token_id, source=_source(index, result))
+            token = verdict.tokens.add(id=token_id, source=_source(index, result), weights_version=self.weights_version)
             if index < len(result.losses):
                 token.loss = result.losses[index]
             if result.logprobs:
@@ -206,6 +229,13 @@ class Session:
             if token in self.stop_ids or (text is not None and text.push(token).stopped):
                 return count
         return len(tokens)
+
+
+def new_key(seed: int | None, prompt_ids: Sequence[int], sample_index: int, weights_version: int) -> bytes:
+    """The key of a request that brings none: of its own where it has a seed, else a fresh one."""
+    if seed is None:
+        return rng.fresh_key()
+    return rng.derive_key(seed, prompt_ids, sample_index, weights_version)
 
 
 def _source(index: int, result: RoundResult) -> verdict_pb2.TokenSource:

@@ -31,6 +31,7 @@ from target_service.intake import Intake
 from target_service.passes import PassOutcome, bug, run_pass
 from target_service.schedule import PassLimits, PlannedRow, plan
 from target_service.session import Deliver, Session, State
+from target_service.turnover import Turnover
 from target_service.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
@@ -79,7 +80,6 @@ class Verifier:
         self.config = config
         self.max_context = engine.max_context
         self.vocab_size = engine.vocab_size
-        self.weights_version = 0
         self._engine = engine
         self._metrics = metrics
         self._thread = thread
@@ -94,6 +94,7 @@ class Verifier:
             config.allow_lossy,
         )
         self._admission = Admission(engine.slots, config.queue_limit, config.idle_evict, reuse=config.reuse_prefixes)
+        self.weights = Turnover(engine.weights_sha256, self._admission, thread, self._look)
         self._sessions: dict[tuple[object, int], Session] = {}
         self._pass_time = PassTime()
         self._work = asyncio.Event()
@@ -131,7 +132,9 @@ class Verifier:
                 self._metrics.stale("epoch")
                 return
             self._drop(old)
-        session = self._intake.session((owner, session_id), epoch, request, deliver, self.weights_version)
+        session = self._intake.session(
+            (owner, session_id), epoch, request, deliver, self.weights.version, self.weights.sha256
+        )
         self._admission.enter(session, time.monotonic())
         self._sessions[session.key] = session
         self._empty.clear()
@@ -197,6 +200,9 @@ class Verifier:
     async def _passes(self) -> None:
         while True:
             await self._work.wait()
+            if self.weights.due:
+                await self.weights.make(self._sessions.values())
+                self._admit()
             active = [s for s in self._admission.active if s.state is State.ACTIVE]
             rows = plan(active, self.config.passes)
             if not rows:
@@ -274,12 +280,17 @@ class Verifier:
 
     # -- sessions ------------------------------------------------------------------------------------------------
 
+    def _look(self) -> None:
+        """Lets the batching loop see what has changed."""
+        self._admit()
+        self._work.set()
+
     def _admit(self) -> None:
         now = time.monotonic()
         for session in self._admission.admit(now):
             self._metrics.reused(session.cached)
             session.deliver(session.opening())
-        if any(s.is_runnable for s in self._admission.active):
+        if self.weights.due or any(s.is_runnable for s in self._admission.active):
             self._work.set()
 
     def _fail(self, session: Session, error: RequestError) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from draftproof.engine.interface import Update
 from draftproof.sampling.rng import Draw
 from draftproof.serving.drafting import DraftSequence, Proposal
 
@@ -85,4 +86,8 @@ class Drafter(Protocol):
 
     def release(self, sequence: DraftSequence) -> None:
         """Forgets a sequence."""
+        ...
+
+    def install(self, update: Update) -> None:
+        """Goes on with other weights; nothing cached under the old ones is left. What is drawn stays drawn."""
         ...

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from draft_service.drafters.interface import Guess, OpenBlock
 from draft_service.settings import check_encoding
-from draftproof.engine.interface import Engine, Row
+from draftproof.engine.interface import Engine, Row, Update
 from draftproof.errors import ConfigError
 from draftproof.sampling.draft_q import DraftQ, Lattice, OneHot, dense, draw, quantise, sparsify, support
 from draftproof.sampling.inverse_cdf import inverse_cdf
@@ -128,6 +128,14 @@ class ModelDrafter:
         cached = self._cached.pop(sequence, None)
         if cached is not None:
             self._free.append(cached.slot)
+
+    def install(self, update: Update) -> None:
+        """Goes on with other weights; every sequence is read anew. Proposals of open blocks stay: they are draws from
+        the q that goes with them (L6)."""
+        for sequence in list(self._cached):
+            self.release(sequence)
+        update.install()
+        self.weights_sha256 = update.sha256
 
     def _draw(self, blocks: Sequence[OpenBlock], logits: Tensor) -> None:
         histories = [

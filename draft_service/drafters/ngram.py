@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draft_service.drafters.interface import Guess, OpenBlock
+from draftproof.engine.interface import Update
 from draftproof.errors import ConfigError
 from draftproof.sampling.draft_q import OneHot
 from draftproof.serving.drafting import DraftSequence, Proposal
@@ -50,6 +51,10 @@ class NgramDrafter:
     def release(self, sequence: DraftSequence) -> None:
         """Drops the sequence's index."""
         self._indexes.pop(sequence, None)
+
+    def install(self, update: Update) -> None:
+        """No weights: nothing loads such an update."""
+        raise NotImplementedError
 
 
 class _SuffixIndex:

@@ -21,6 +21,7 @@ from draftproof.client.types import (
     TopLogprob,
     Usage,
 )
+from draftproof.client.weights import UpdatedServer
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -45,5 +46,6 @@ __all__ = [
     "Token",
     "TokenSource",
     "TopLogprob",
+    "UpdatedServer",
     "Usage",
 ]

@@ -16,13 +16,14 @@ from draftproof.client.generation import Generation
 from draftproof.client.request import SamplingFields, Trace, build, check_timeout
 from draftproof.client.retry import Attempts, Deadline, Edges, Plan, RetryPolicy
 from draftproof.client.types import Chunk, Completion, ServerInfo, Start
+from draftproof.client.weights import Running, UpdatedServer, Weights, updated, uploads
 from draftproof.errors import RequestCancelledError, UnavailableError
 from draftproof.rpc.channel import aio_channel
 from draftproof.rpc.options import RpcLimits
 from draftproof.rpc.security import TlsFiles
 from draftproof.rpc.status import from_rpc_error
 from draftproof.sampling.params import SamplingParams
-from draftproof.v1 import generation_pb2, generation_pb2_grpc
+from draftproof.v1 import generation_pb2, generation_pb2_grpc, weights_pb2_grpc
 
 
 class AsyncClient:
@@ -130,6 +131,28 @@ class AsyncClient:
 
         return await AsyncRetrying(retry=plan.retry, wait=plan.wait, reraise=True)(ask)
 
+    async def update_weights(
+        self,
+        target: Weights | None = None,
+        draft: Weights | None = None,
+        *,
+        running: Running = "finish",
+        version: int | None = None,
+        upload: bool = False,
+        timeout: float | None = None,
+    ) -> list[UpdatedServer]:
+        """Changes the weights of a server or a cluster. Arguments and errors as for `Client.update_weights`."""
+        deadline = Deadline(self._settings.timeout if timeout is None else check_timeout(timeout), Edges().clock)
+        stub = weights_pb2_grpc.WeightsServiceStub(self._connection.channel())
+        servers: list[UpdatedServer] = []
+        with uploads(target, draft, running, version, upload) as calls:
+            for call in calls:
+                try:
+                    servers += updated(await stub.UpdateWeights(call, timeout=deadline.left()))
+                except grpc.RpcError as error:
+                    raise deadline.translate(from_rpc_error(error)) from error
+        return servers
+
     async def aclose(self) -> None:
         """Cancels what still runs and closes the connection."""
         await self._connection.aclose()
@@ -165,14 +188,20 @@ class Connection:
             RequestCancelledError: the client is closed.
             ConfigError: the address is malformed, a file is missing, or plaintext isn't allowed.
         """
+        channel = self.channel()
+        if self._stub is None:
+            self._stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        return self._stub
+
+    def channel(self) -> grpc.aio.Channel:
+        """The channel itself. Errors as for `stub`."""
         if self.closed:
             raise RequestCancelledError("the client is closed")
-        if self._stub is None:
+        if self._channel is None:
             self._channel = aio_channel(
                 self._address, limits=self._limits, tls=self._tls, token=self._token, insecure=self._insecure
             )
-            self._stub = generation_pb2_grpc.GenerationServiceStub(self._channel)
-        return self._stub
+        return self._channel
 
     async def aclose(self) -> None:
         """Closes the channel. Safe to call twice."""

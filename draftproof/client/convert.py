@@ -45,6 +45,7 @@ def start(pb: generation_pb2.Started) -> Start:
         drafter=pb.drafter,
         weights_version=pb.weights_version,
         rule=_rule(pb.rule),
+        weights_sha256=pb.weights_sha256,
     )
 
 
@@ -74,6 +75,7 @@ def token(pb: verdict_pb2.Token) -> Token:
         logprobs=_logprobs(pb.logprobs) if pb.HasField("logprobs") else None,
         trace=_trace(pb.trace) if pb.HasField("trace") else None,
         loss=pb.loss,
+        weights_version=pb.weights_version,
     )
 
 

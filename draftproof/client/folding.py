@@ -35,6 +35,10 @@ class Folding:
         """Takes one round."""
         if self._first_token is None and chunk.tokens:
             self._first_token = self._clock() - self._begin
+        if self._tokens and chunk.tokens:
+            before, now = self._tokens[-1].weights_version, chunk.tokens[0].weights_version
+            if before != now:
+                self._notes.append(f"weights version {before} became {now} after {len(self._tokens)} tokens")
         self._tokens += chunk.tokens
         self._lossless = self._lossless and chunk.lossless
         self._rounds.append(chunk)
@@ -56,7 +60,6 @@ class Folding:
                 ("drafter", first.drafter, now.drafter),
                 ("gamma", first.gamma, now.gamma),
                 ("target model", first.target_model, now.target_model),
-                ("weights version", first.weights_version, now.weights_version),
             )
             if before != after
         ]

@@ -17,13 +17,14 @@ from draftproof.client.generation import Generation
 from draftproof.client.request import SamplingFields, Trace, build, check_timeout
 from draftproof.client.retry import Attempts, Deadline, Edges, Plan, RetryPolicy
 from draftproof.client.types import Chunk, Completion, ServerInfo, Start
+from draftproof.client.weights import Running, UpdatedServer, Weights, updated, uploads
 from draftproof.errors import RequestCancelledError, UnavailableError
 from draftproof.rpc.channel import channel
 from draftproof.rpc.options import RpcLimits
 from draftproof.rpc.security import TlsFiles
 from draftproof.rpc.status import from_rpc_error
 from draftproof.sampling.params import SamplingParams
-from draftproof.v1 import generation_pb2, generation_pb2_grpc
+from draftproof.v1 import generation_pb2, generation_pb2_grpc, weights_pb2_grpc
 
 
 class Client:
@@ -155,6 +156,47 @@ class Client:
                 raise deadline.translate(from_rpc_error(error)) from error
 
         return Retrying(retry=plan.retry, wait=plan.wait, sleep=sleep_using_event(self._closed), reraise=True)(ask)
+
+    def update_weights(
+        self,
+        target: Weights | None = None,
+        draft: Weights | None = None,
+        *,
+        running: Running = "finish",
+        version: int | None = None,
+        upload: bool = False,
+        timeout: float | None = None,
+    ) -> list[UpdatedServer]:
+        """Changes the weights of a server, or of all of a cluster; returns when they compute with the new ones.
+
+        The model stays: shapes, tokenizer and settings must be those that run. Servers refuse it unless they were
+        started with --allow-weight-updates; where one can't take the weights over it keeps its old ones.
+
+        Args:
+            target: a safetensors file, or a folder with one or several, on the servers' disks; or the bytes of one.
+            draft: the same for the draft model.
+            running: "finish" lets running sessions end under the old weights first, while new ones wait; "restart"
+                goes on with them at once under the new weights, from what is committed. Every token says which weights
+                it comes from.
+            version: weights version from then on, more than the present one; None: one more.
+            upload: paths are files of this machine, to be sent.
+            timeout: seconds in all; None takes the client's.
+
+        Raises:
+            InvalidArgumentError: not this model's weights; metadata names the setting or tensor.
+            FingerprintMismatchError: they come with another tokenizer.
+            RequestError: anything else; nothing has changed.
+        """
+        deadline = Deadline(self._settings.timeout if timeout is None else check_timeout(timeout), Edges().clock)
+        stub = weights_pb2_grpc.WeightsServiceStub(self._channel)
+        servers: list[UpdatedServer] = []
+        with uploads(target, draft, running, version, upload) as calls:
+            for call in calls:
+                try:
+                    servers += updated(stub.UpdateWeights(call, timeout=deadline.left()))
+                except grpc.RpcError as error:
+                    raise deadline.translate(from_rpc_error(error)) from error
+        return servers
 
     def close(self) -> None:
         """Cancels what still runs and closes the connection."""

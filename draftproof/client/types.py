@@ -111,6 +111,7 @@ class Token:
         trace: set where `trace` was asked for.
         loss: most that the law it was drawn from differs from the target's, in total variation; 0 under a lossless
             rule.
+        weights_version: version of the weights that p comes from.
     """
 
     id: int
@@ -119,6 +120,7 @@ class Token:
     logprobs: Logprobs | None = None
     trace: PositionTrace | None = None
     loss: float = 0.0
+    weights_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class Start:
         gamma: proposals per round.
         drafter: name of the drafter, empty without one.
         weights_version: version of the target's weights, part of the key.
+        weights_sha256: tells them from others, 32 bytes.
         rule: how proposals are judged.
     """
 
@@ -141,6 +144,7 @@ class Start:
     drafter: str
     weights_version: int
     rule: Rule = Rule.BLOCK
+    weights_sha256: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +260,7 @@ class Completion:
         request_key: key of all random numbers of the request, 32 bytes.
         gamma: proposals per round at the start.
         rule: how proposals were judged.
+        weights_version: version of the target's weights at the start; each token names its own.
     """
 
     text: str

@@ -47,6 +47,7 @@ class Recorder:
     def build_info(self, *, role: str, version: str, model: str = "", weights_sha256: bytes = b"") -> None:
         """Exports what runs here, as labels of a gauge that is always 1."""
         labels = {"version": version, "role": role, "model": model, "weights": weights_sha256.hex()[:16]}
+        self._build.clear()  # one weights update ago it was another
         self._build.labels(**labels).set(1)
 
     def failed_to_record(self, what: str) -> None:

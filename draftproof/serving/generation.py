@@ -168,9 +168,9 @@ class Generator:
         reason = ending.ended(params, self.tokenizer, len(ids), output_ids, port.max_context)
         if reason is not None:
             builder = StatsBuilder(started_ns)
-            yield self._started(
-                ids, request.resume.request_key, gamma, port, port.fingerprint().weights_version, params.rule
-            )
+            mine = port.fingerprint()
+            weights = (mine.weights_version, mine.weights_sha256)
+            yield self._started(ids, request.resume.request_key, gamma, port, weights, params.rule)
             yield finished(reason, builder, len(ids))
             return
         prompt.room(len(ids) + len(output_ids), port.max_context, None)
@@ -187,7 +187,8 @@ class Generator:
         key = session.opened.request_key
         sequence = DraftSequence(ids, params, key, list(output_ids))
         try:
-            yield self._started(ids, key, gamma, port, session.opened.weights_version, params.rule)
+            weights = (session.opened.weights_version, session.opened.weights_sha256)
+            yield self._started(ids, key, gamma, port, weights, params.rule)
             async with aclosing(
                 self._rounds(session, sequence, control, pair.ahead, gamma, port.max_unaided, started_ns)
             ) as events:
@@ -267,6 +268,7 @@ class Generator:
                     examined=verdict.examined,
                     accepted=verdict.accepted,
                     not_lossless=not verdict.lossless,
+                    weights_sha256=verdict.weights_sha256,
                 )
             )
             check_size(chunk, self.config.max_message_bytes)
@@ -277,7 +279,13 @@ class Generator:
             gamma = following
 
     def _started(
-        self, prompt_ids: Sequence[int], key: bytes, gamma: int, port: VerifyPort, weights_version: int, rule: Rule
+        self,
+        prompt_ids: Sequence[int],
+        key: bytes,
+        gamma: int,
+        port: VerifyPort,
+        weights: tuple[int, bytes],
+        rule: Rule,
     ) -> generation_pb2.GenerateResponse:
         return generation_pb2.GenerateResponse(
             started=generation_pb2.Started(
@@ -286,7 +294,8 @@ class Generator:
                 gamma=gamma,
                 target_model=port.fingerprint().model,
                 drafter=self.drafting.name,
-                weights_version=weights_version,
+                weights_version=weights[0],
+                weights_sha256=weights[1],
                 rule=wire_params.rule_number(rule),
             )
         )

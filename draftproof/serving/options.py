@@ -97,6 +97,10 @@ Token = Annotated[
         rich_help_panel=_SECURITY,
     ),
 ]
+AllowWeightUpdates = Annotated[
+    bool,
+    typer.Option("--allow-weight-updates", help="Let clients change the model's weights.", rich_help_panel=_SECURITY),
+]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Allow plaintext beyond loopback.", rich_help_panel=_SECURITY)
 ]

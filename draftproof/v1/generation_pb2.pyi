@@ -78,7 +78,7 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., handed_back: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("prompt_ids", "request_key", "gamma", "target_model", "drafter", "weights_version", "rule")
+    __slots__ = ("prompt_ids", "request_key", "gamma", "target_model", "drafter", "weights_version", "rule", "weights_sha256")
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_KEY_FIELD_NUMBER: _ClassVar[int]
     GAMMA_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class Started(_message.Message):
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     request_key: bytes
     gamma: int
@@ -93,19 +94,22 @@ class Started(_message.Message):
     drafter: str
     weights_version: int
     rule: _sampling_pb2.Rule
-    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., request_key: _Optional[bytes] = ..., gamma: _Optional[int] = ..., target_model: _Optional[str] = ..., drafter: _Optional[str] = ..., weights_version: _Optional[int] = ..., rule: _Optional[_Union[_sampling_pb2.Rule, str]] = ...) -> None: ...
+    weights_sha256: bytes
+    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., request_key: _Optional[bytes] = ..., gamma: _Optional[int] = ..., target_model: _Optional[str] = ..., drafter: _Optional[str] = ..., weights_version: _Optional[int] = ..., rule: _Optional[_Union[_sampling_pb2.Rule, str]] = ..., weights_sha256: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("tokens", "examined", "accepted", "not_lossless")
+    __slots__ = ("tokens", "examined", "accepted", "not_lossless", "weights_sha256")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     EXAMINED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     NOT_LOSSLESS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[_verdict_pb2.Token]
     examined: int
     accepted: int
     not_lossless: bool
-    def __init__(self, tokens: _Optional[_Iterable[_Union[_verdict_pb2.Token, _Mapping]]] = ..., examined: _Optional[int] = ..., accepted: _Optional[int] = ..., not_lossless: _Optional[bool] = ...) -> None: ...
+    weights_sha256: bytes
+    def __init__(self, tokens: _Optional[_Iterable[_Union[_verdict_pb2.Token, _Mapping]]] = ..., examined: _Optional[int] = ..., accepted: _Optional[int] = ..., not_lossless: _Optional[bool] = ..., weights_sha256: _Optional[bytes] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("finish_reason", "usage", "stats", "lossless", "notes")

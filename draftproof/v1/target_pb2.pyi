@@ -105,14 +105,16 @@ class OpenSession(_message.Message):
     def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., output_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., request_key: _Optional[bytes] = ..., sample_index: _Optional[int] = ..., trace: _Optional[_Union[_generation_pb2.TraceOptions, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
-    __slots__ = ("request_key", "weights_version", "max_new_tokens")
+    __slots__ = ("request_key", "weights_version", "max_new_tokens", "weights_sha256")
     REQUEST_KEY_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     request_key: bytes
     weights_version: int
     max_new_tokens: int
-    def __init__(self, request_key: _Optional[bytes] = ..., weights_version: _Optional[int] = ..., max_new_tokens: _Optional[int] = ...) -> None: ...
+    weights_sha256: bytes
+    def __init__(self, request_key: _Optional[bytes] = ..., weights_version: _Optional[int] = ..., max_new_tokens: _Optional[int] = ..., weights_sha256: _Optional[bytes] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("start", "proposals", "draft_ns", "unaided")

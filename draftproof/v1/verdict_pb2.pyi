@@ -41,20 +41,22 @@ REFUSAL_KIND_DRAW_MISMATCH: RefusalKind
 REFUSAL_KIND_ZERO_MASS: RefusalKind
 
 class Token(_message.Message):
-    __slots__ = ("id", "text", "source", "logprobs", "trace", "loss")
+    __slots__ = ("id", "text", "source", "logprobs", "trace", "loss", "weights_version")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     id: int
     text: str
     source: TokenSource
     logprobs: Logprobs
     trace: PositionTrace
     loss: float
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., source: _Optional[_Union[TokenSource, str]] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ..., trace: _Optional[_Union[PositionTrace, _Mapping]] = ..., loss: _Optional[float] = ...) -> None: ...
+    weights_version: int
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., source: _Optional[_Union[TokenSource, str]] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ..., trace: _Optional[_Union[PositionTrace, _Mapping]] = ..., loss: _Optional[float] = ..., weights_version: _Optional[int] = ...) -> None: ...
 
 class Logprobs(_message.Message):
     __slots__ = ("logprob", "raw_logprob", "top_ids", "top_logprobs", "top_raw_logprobs")
@@ -115,7 +117,7 @@ class Refusal(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., kind: _Optional[_Union[RefusalKind, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("accepted", "examined", "tokens", "finish_reason", "refusal", "expected_accepted", "timings", "lossless")
+    __slots__ = ("accepted", "examined", "tokens", "finish_reason", "refusal", "expected_accepted", "timings", "lossless", "weights_sha256")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     EXAMINED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +126,7 @@ class Verdict(_message.Message):
     EXPECTED_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     LOSSLESS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     accepted: int
     examined: int
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
@@ -132,7 +135,8 @@ class Verdict(_message.Message):
     expected_accepted: float
     timings: TargetTimings
     lossless: bool
-    def __init__(self, accepted: _Optional[int] = ..., examined: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., expected_accepted: _Optional[float] = ..., timings: _Optional[_Union[TargetTimings, _Mapping]] = ..., lossless: _Optional[bool] = ...) -> None: ...
+    weights_sha256: bytes
+    def __init__(self, accepted: _Optional[int] = ..., examined: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., expected_accepted: _Optional[float] = ..., timings: _Optional[_Union[TargetTimings, _Mapping]] = ..., lossless: _Optional[bool] = ..., weights_sha256: _Optional[bytes] = ...) -> None: ...
 
 class TargetTimings(_message.Message):
     __slots__ = ("queue_ns", "forward_ns", "verify_ns")
