@@ -14,7 +14,7 @@ from draftproof.rpc.server import RunningServer, Service
 from draftproof.sampling.params import Rule
 from draftproof.serving import process
 from draftproof.serving.options import ListenConfig
-from draftproof.v1 import generation_pb2_grpc, orchestrator_pb2_grpc
+from draftproof.v1 import generation_pb2_grpc, orchestrator_pb2_grpc, weights_pb2_grpc
 from draftproof.version import VERSION
 from orchestrator.admission import Admission
 from orchestrator.front_door import FrontDoor
@@ -26,6 +26,7 @@ from orchestrator.relay import RelayConfig
 from orchestrator.routing import Router, misfit
 from orchestrator.steering import Steering
 from orchestrator.supervisor import Dial, Placement, Supervisor, SupervisorConfig
+from orchestrator.updating import ClusterWeights
 from orchestrator.workers import Fleet, Role, State, Worker
 
 log = structlog.get_logger(__name__)
@@ -101,6 +102,11 @@ class OrchestratorApp:
                     "draftproof.v1.OrchestratorService",
                     orchestrator_pb2_grpc.add_OrchestratorServiceServicer_to_server,
                     self._steering,
+                ),
+                Service(
+                    "draftproof.v1.WeightsService",
+                    weights_pb2_grpc.add_WeightsServiceServicer_to_server,
+                    ClusterWeights(self.fleet),
                 ),
             ],
             listen,

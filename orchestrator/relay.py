@@ -79,7 +79,7 @@ class Relay:
         self._config = config
         self._metrics = metrics
         self._deadline = deadline
-        self._wish = Wish(prefix_digests(request), params.gamma)
+        self._wish = Wish(prefix_digests(request), params.gamma, target_weights=fleet.target_weights)
         # where blocks end and which draft drew them decides what such a request says (L9)
         self._exacting = params.needs_same_blocks
         self._rule = params.rule
@@ -153,7 +153,8 @@ class Relay:
         if first is None:
             self._started = started
             self._request.resume.request_key = started.request_key
-            self._wish = replace(self._wish, target_weights=route.target.weights)
+            # what the session says is surer than what the last probe has seen
+            self._wish = replace(self._wish, target_weights=started.weights_sha256 or route.target.weights)
             if route.draft is not None:
                 self._wish = replace(self._wish, draft_weights=route.draft.weights)
             if self._exacting:
@@ -161,6 +162,8 @@ class Relay:
                 self._request.sampling.gamma = started.gamma
                 self._wish = replace(self._wish, gamma=started.gamma)
             return True
+        if started.weights_sha256 and started.weights_sha256 != self._fleet.current(self._wish.target_weights):
+            raise DrainingError("the target has changed its weights meanwhile")
         if (started.prompt_ids, started.request_key) != (first.prompt_ids, first.request_key):
             raise ProtocolError("the worker resumed another prompt or key than it was asked to")
         if self._exacting and (started.drafter, started.gamma) != (first.drafter, first.gamma):
@@ -176,6 +179,8 @@ class Relay:
         if self._barren:
             self._barren = 0
             self._wish = replace(self._wish, avoid=frozenset())
+        if chunk.weights_sha256:
+            self._wish = replace(self._wish, target_weights=chunk.weights_sha256)
         self._open.add(chunk)
         self._tokens += len(chunk.tokens)
         self._lossless = self._lossless and not chunk.not_lossless
@@ -257,7 +262,10 @@ class Relay:
             async with asyncio.timeout(self._capped(ends - time.monotonic())):
                 route = route or await self._ready(lambda route: True)  # a first look, however late it is
         except TimeoutError:
-            raise PeerUnavailableError("no target is ready", retry_delay=1.0) from None
+            problem = "no target is ready"
+            if self._fleet.ready(Role.TARGET):
+                problem += " that has the request's weights; update those that have others"
+            raise PeerUnavailableError(problem, retry_delay=1.0) from None
         if route.draft is None and self._wish.gamma != 0:
             self._metrics.fallback(Reason.NO_DRAFT.value)
             if self._exacting:
@@ -280,6 +288,9 @@ class Relay:
     async def _ready(self, fits: Callable[[Route], bool]) -> Route:
         """The first route that fits."""
         while True:
+            weights = self._fleet.current(self._wish.target_weights)
+            if weights != self._wish.target_weights:
+                self._wish = replace(self._wish, target_weights=weights)
             route = self._router.choose(self._fleet, self._wish)
             if route is not None and fits(route):
                 return route

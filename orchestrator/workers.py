@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ class State(enum.Enum):
     DRAINING = "draining"
 
 
-_ROLES = {
+ROLES = {
     Role.DRAFT: orchestrator_pb2.WORKER_ROLE_DRAFT,
     Role.TARGET: orchestrator_pb2.WORKER_ROLE_TARGET,
 }
@@ -107,7 +107,7 @@ class Worker:
         """The wire form."""
         return orchestrator_pb2.Worker(
             name=self.name,
-            role=_ROLES[self.role],
+            role=ROLES[self.role],
             state=_STATES[self.state],
             address=self.address,
             node=self.node,
@@ -123,11 +123,17 @@ class Worker:
 
 
 class Fleet:
-    """All workers by name."""
+    """All workers by name.
+
+    Attributes:
+        target_weights: those that new requests must meet, once there has been an update; empty: any.
+    """
 
     def __init__(self) -> None:
         self._workers: dict[str, Worker] = {}
         self._change = asyncio.Event()
+        self._successors: dict[bytes, bytes] = {}
+        self.target_weights = b""
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(sorted(self._workers.values(), key=lambda w: (w.role.value, w.name)))
@@ -144,6 +150,25 @@ class Fleet:
         """Forgets a worker; a successor of the same name stays."""
         if self._workers.get(worker.name) is worker:
             del self._workers[worker.name]
+
+    def renew(self, old: Iterable[bytes], new: bytes, *, restart: bool) -> None:
+        """Takes note of an update of the targets.
+
+        Args:
+            old: weights that they had.
+            new: weights that they have.
+            restart: whether requests that met the old ones go on under the new.
+        """
+        self.target_weights = new
+        self._successors.pop(new, None)
+        if restart:
+            self._successors.update({weights: new for weights in old if weights != new})
+
+    def current(self, weights: bytes) -> bytes:
+        """The weights under which a request that met these goes on."""
+        while weights in self._successors:
+            weights = self._successors[weights]
+        return weights
 
     def notify(self) -> None:
         """Wakes those who wait for a change: a worker came, went, or changed its state."""

@@ -49,6 +49,7 @@ for _command in (
     watching.top,
     watching.replace,
     making.distill,
+    watching.update_weights,
 ):
     cli.command()(_command)
 
