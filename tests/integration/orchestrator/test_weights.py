@@ -23,7 +23,7 @@ from tests.integration.services.harness import Node, letters, table, until
 
 NEW = "7"
 OTHER = "8"
-TOKENS = 60
+TOKENS = 40
 
 
 class Changing(TableEngine):
@@ -84,8 +84,8 @@ async def generate(cluster: Cluster, index: int = 0) -> Completion:
 
 @pytest.mark.parametrize("running", ["finish", "restart"])
 async def test_all_targets_change_under_running_streams(cluster: Changeable, running: str) -> None:
-    streams = [asyncio.create_task(generate(cluster, i)) for i in range(8)]
-    await until(lambda: cluster.app._door.totals.committed > 30)
+    streams = [asyncio.create_task(generate(cluster, i)) for i in range(4)]
+    await until(lambda: cluster.app._door.totals.committed > 20)
     servers = await cluster.client().update_weights(NEW, running=running)  # type: ignore[arg-type]
     completions = await asyncio.gather(*streams)
     assert [(s.weights_version, s.problem) for s in servers] == [(1, "")] * 2
