@@ -29,6 +29,7 @@ class Link:
         self.sent: list[target_pb2.VerifyRequest] = []
         self.answers = list(answers)
         self.forgotten = 0
+        self.learned: list[bytes] = []
         self.session: LinkSession | None = None
 
     def send(self, frame: target_pb2.VerifyRequest) -> None:
@@ -48,8 +49,10 @@ class Link:
         place = {"session": to.session, "epoch": to.epoch, "round": to.round}
         if isinstance(answer, RequestError):
             return target_pb2.VerifyResponse(error=wire_error.to_proto(answer), **place)
-        if answer == "opened":
-            return target_pb2.VerifyResponse(opened=target_pb2.SessionOpened(request_key=b"k" * 32), **place)
+        if answer == "opened" or isinstance(answer, bytes):
+            weights = answer if isinstance(answer, bytes) else b""
+            answered = target_pb2.SessionOpened(request_key=b"k" * 32, weights_sha256=weights)
+            return target_pb2.VerifyResponse(opened=answered, **place)
         verdict = verdict_pb2.Verdict(tokens=[verdict_pb2.Token(id=token) for token in answer])
         return target_pb2.VerifyResponse(verdict=verdict, **place)
 
@@ -58,6 +61,9 @@ class Link:
 
     def unavailable(self) -> PeerUnavailableError:
         return PeerUnavailableError("the target can't be reached")
+
+    def learn(self, opened: target_pb2.SessionOpened) -> None:
+        self.learned.append(opened.weights_sha256)
 
     def forget(self, session: LinkSession) -> None:
         self.forgotten += 1
@@ -102,6 +108,13 @@ async def test_what_was_lost_between_rounds_is_noticed_by_the_next() -> None:
     session.connection_lost()
     assert [t.id for t in (await session.verify(BLOCK)).tokens] == [4]
     assert kinds(link) == [("open", 1, 0), ("open", 2, 0), ("block", 2, 1)]
+
+
+async def test_weights_that_changed_with_the_slot_are_told_once() -> None:
+    session, link = await opened("lost", b"a", [4], "lost", b"b", [5], [6])
+    told = [(await session.verify(BLOCK)).weights_sha256 for _ in range(3)]
+    assert told == [b"a", b"b", b""]
+    assert link.learned == [b"", b"a", b"b"]
 
 
 async def test_a_full_queue_is_waited_out_by_a_running_session() -> None:
