@@ -13,9 +13,9 @@ from tenacity import AsyncRetrying
 from draftproof.client import convert
 from draftproof.client.defaults import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, INFO_TIMEOUT, Settings
 from draftproof.client.generation import Generation
-from draftproof.client.request import SamplingFields, Trace, build, check_timeout
+from draftproof.client.request import SamplingFields, Trace, at_prefix, build, check_timeout
 from draftproof.client.retry import Attempts, Deadline, Edges, Plan, RetryPolicy
-from draftproof.client.types import Chunk, Completion, ServerInfo, Start
+from draftproof.client.types import Chunk, Completion, NextToken, ServerInfo, Start
 from draftproof.client.weights import Running, UpdatedServer, Weights, updated, uploads
 from draftproof.errors import RequestCancelledError, UnavailableError
 from draftproof.rpc.channel import aio_channel
@@ -112,6 +112,35 @@ class AsyncClient:
             trace=trace,
         )
         return AsyncStream(self._connection, self._settings.generation(request, timeout))
+
+    async def next_token(
+        self,
+        prompt: str | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        output_ids: Sequence[int] = (),
+        sampling: SamplingParams | None = None,
+        timeout: float | None = None,
+        **sampling_fields: Unpack[SamplingFields],
+    ) -> NextToken:
+        """The target's law of the token after a prompt and part of an output. As for `Client.next_token`."""
+        request = build(
+            prompt,
+            token_ids=token_ids,
+            messages=messages,
+            sampling=sampling,
+            sampling_fields=sampling_fields,
+            sample_index=0,
+            request_id=None,
+            priority=0,
+            trace="full",
+        )
+        generation = self._settings.generation(at_prefix(request, output_ids), timeout)
+        async with AsyncStream(self._connection, generation) as stream:
+            async for _ in stream:
+                pass
+            return convert.next_token(stream.completion, output_ids)
 
     async def info(self, *, timeout: float = INFO_TIMEOUT) -> ServerInfo:
         """What runs at the address and within which limits."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from draftproof.client.types import (
     Chunk,
+    Completion,
     Fingerprint,
     FinishReason,
     Logprobs,
     Masses,
+    NextToken,
     PositionTrace,
     ServerInfo,
     Start,
@@ -18,7 +21,7 @@ from draftproof.client.types import (
     TokenSource,
     TopLogprob,
 )
-from draftproof.errors import ProtocolError
+from draftproof.errors import ContextLengthError, ProtocolError
 from draftproof.sampling.params import Rule
 from draftproof.v1 import fingerprint_pb2, generation_pb2, sampling_pb2, verdict_pb2
 from draftproof.wire import params as wire_params
@@ -76,6 +79,31 @@ def token(pb: verdict_pb2.Token) -> Token:
         trace=_trace(pb.trace) if pb.HasField("trace") else None,
         loss=pb.loss,
         weights_version=pb.weights_version,
+    )
+
+
+def next_token(completion: Completion, output_ids: Sequence[int]) -> NextToken:
+    """p of the one token that was generated.
+
+    Raises:
+        ContextLengthError: prompt and output left no room for it.
+        ProtocolError: the server recorded no p, or part of it.
+    """
+    if not completion.tokens:
+        held = len(completion.prompt_ids) + len(output_ids)
+        raise ContextLengthError(
+            f"prompt and output have {held} tokens, as many as the context holds",
+            metadata={"field": "output_ids", "limit": str(held - 1)},
+        )
+    trace = completion.tokens[0].trace
+    if trace is None or trace.p is None or trace.p.ids is not None:
+        raise ProtocolError("the server did not record the whole of p")
+    return NextToken(
+        prompt_ids=completion.prompt_ids,
+        output_ids=tuple(output_ids),
+        p=trace.p.masses,
+        target_model=completion.target_model,
+        weights_version=completion.weights_version,
     )
 
 

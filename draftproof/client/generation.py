@@ -34,6 +34,7 @@ class Generation:
         self.start: Start | None = None
         self.completion: Completion | None = None
         self._request = request
+        self._given = tuple(request.resume.output_ids)
         self._policy = policy
         self._attempts = Attempts(policy, self.deadline, edges)
         self._folding = Folding(edges.clock, seeded=from_proto(request.sampling).needs_same_blocks)
@@ -54,7 +55,7 @@ class Generation:
         if self.start is not None:
             self._request.resume.request_key = self.start.request_key
             del self._request.resume.output_ids[:]
-            self._request.resume.output_ids.extend(self._folding.token_ids)
+            self._request.resume.output_ids.extend((*self._given, *self._folding.token_ids))
         return self._request
 
     def feed(self, response: generation_pb2.GenerateResponse) -> Chunk | None:

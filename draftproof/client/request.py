@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
@@ -14,6 +15,7 @@ from draftproof.wire import params as wire_params
 ROLES = ("system", "user", "assistant")
 MAX_REQUEST_ID = 128
 MAX_PRIORITY = 100
+KEY_BYTES = 32
 _UINT32_END = 2**32
 
 Trace = int | Literal["full"] | None
@@ -72,6 +74,27 @@ def build(
     if trace is not None:
         request.trace.top_n = 0 if trace == "full" else _trace_top(trace)
         request.trace.SetInParent()
+    return request
+
+
+def at_prefix(request: generation_pb2.GenerateRequest, output_ids: Sequence[int]) -> generation_pb2.GenerateRequest:
+    """Turns a request into the question for p after `output_ids`: one token by the target alone, p recorded in full.
+
+    Raises:
+        InvalidArgumentError: an id is no token id.
+    """
+    sampling = request.sampling
+    # none of these is part of p; the default rule is never refused
+    for name in ("seed", "stop", "stop_token_ids", "logprobs", "rule", "lenience"):
+        sampling.ClearField(name)
+    sampling.gamma, sampling.max_tokens, sampling.ignore_eos = 0, len(output_ids) + 1, True
+    request.trace.top_n = 0
+    request.trace.SetInParent()
+    if output_ids:
+        request.resume.request_key = secrets.token_bytes(KEY_BYTES)
+        request.resume.output_ids.extend(
+            _integer(f"output_ids[{i}]", token, 0, _UINT32_END) for i, token in enumerate(output_ids)
+        )
     return request
 
 

@@ -14,9 +14,9 @@ from tenacity import Retrying, sleep_using_event
 from draftproof.client import convert
 from draftproof.client.defaults import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, INFO_TIMEOUT, Settings
 from draftproof.client.generation import Generation
-from draftproof.client.request import SamplingFields, Trace, build, check_timeout
+from draftproof.client.request import SamplingFields, Trace, at_prefix, build, check_timeout
 from draftproof.client.retry import Attempts, Deadline, Edges, Plan, RetryPolicy
-from draftproof.client.types import Chunk, Completion, ServerInfo, Start
+from draftproof.client.types import Chunk, Completion, NextToken, ServerInfo, Start
 from draftproof.client.weights import Running, UpdatedServer, Weights, updated, uploads
 from draftproof.errors import RequestCancelledError, UnavailableError
 from draftproof.rpc.channel import channel
@@ -140,6 +140,45 @@ class Client:
             trace=trace,
         )
         return Stream(self._stub, self._settings.generation(request, timeout), self._closed)
+
+    def next_token(
+        self,
+        prompt: str | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        output_ids: Sequence[int] = (),
+        sampling: SamplingParams | None = None,
+        timeout: float | None = None,
+        **sampling_fields: Unpack[SamplingFields],
+    ) -> NextToken:
+        """The target's law of the token after a prompt and the first tokens of its output: exact p of all V tokens.
+
+        Sampling settings decide p as they do everywhere; those that don't (seed, gamma, rule, stops) are ignored.
+
+        Args:
+            output_ids: the output so far. Penalties tell it from the prompt.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range, an id outside the vocabulary.
+            ContextLengthError: prompt and output leave no room for a token.
+        """
+        request = build(
+            prompt,
+            token_ids=token_ids,
+            messages=messages,
+            sampling=sampling,
+            sampling_fields=sampling_fields,
+            sample_index=0,
+            request_id=None,
+            priority=0,
+            trace="full",
+        )
+        generation = self._settings.generation(at_prefix(request, output_ids), timeout)
+        with Stream(self._stub, generation, self._closed) as stream:
+            for _ in stream:
+                pass
+            return convert.next_token(stream.completion, output_ids)
 
     def info(self, *, timeout: float = INFO_TIMEOUT) -> ServerInfo:
         """What runs at the address and within which limits."""

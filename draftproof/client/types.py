@@ -291,6 +291,24 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class NextToken:
+    """The target's law of one token.
+
+    Attributes:
+        prompt_ids: the prompt.
+        output_ids: the output so far, after the prompt.
+        p: float32 mass of each of the V tokens, in id order, after penalties, temperature and filters.
+        weights_version: of the target that said so.
+    """
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    p: Sequence[float]
+    target_model: str
+    weights_version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fingerprint:
     """Identity of a model.
 

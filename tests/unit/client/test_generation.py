@@ -206,6 +206,17 @@ def test_a_finished_generation_is_never_sent_again():
     assert generation.pause_after(UnavailableError("gone")) is None
 
 
+def test_a_resumed_generation_keeps_the_output_it_was_given():
+    request = pb.GenerateRequest(text="hi")
+    request.resume.output_ids.extend([5, 6])
+    generation = Generation(request, 10.0, RetryPolicy())
+    assert list(generation.next_request().resume.output_ids) == [5, 6]
+    generation.feed(_started())
+    assert list(generation.next_request().resume.output_ids) == [5, 6]
+    generation.feed(_chunk(7))
+    assert list(generation.next_request().resume.output_ids) == [5, 6, 7]
+
+
 def test_a_stream_that_just_ends_is_resumed_like_a_lost_one():
     generation, _ = _generation()
     generation.feed(_started())
