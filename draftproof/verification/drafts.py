@@ -137,6 +137,17 @@ class Drafts:
         weights[self.rows] = residual(p[self.rows], self._scaled(slice(None)))
         return weights
 
+    def mass_at_most(self, p: Tensor) -> Tensor:
+        """sum_x p(x) over tokens with p(x) <= q(x) of every row, not divided by its total: float64[N]."""
+        at, ids = self.sparse.rows, self.sparse.ids
+        covered = p[at, ids].double()
+        covered[covered > self.sparse.masses] = 0.0
+        mass = torch.zeros(len(p), dtype=torch.float64, device=p.device).index_add_(0, at, covered)
+        for part in torch.arange(len(self.rows), device=p.device).split(chunk_rows(p.shape[1])):
+            wide = p[self.rows[part]].double()
+            mass[self.rows[part]] = torch.where(wide > self._scaled(part), 0.0, wide).sum(dim=-1)
+        return mass
+
     def _scaled(self, part: Tensor | slice) -> Tensor:
         return self.masses[part].double() * self.scales[part, None]
 

@@ -18,6 +18,7 @@ from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.sampling.pipeline import History, distributions
 from draftproof.sampling.rng import Draw, Purpose, uniforms
 from draftproof.verification.drafts import Drafts, chunk_rows, row_totals
+from draftproof.verification.evidence import Seen, committed
 from draftproof.verification.judge import Judgement, Proposed, judge
 from draftproof.verification.records import PositionRecord, TokenLogprobs, p_masses, q_masses, token_logprobs
 
@@ -36,6 +37,7 @@ class RoundInput:
         qs: what each was drawn from, same length; empty under the coupled rule, which needs none.
         trace_top: masses to record per position; 0: all; None: no record.
         logprobs: alternatives to report beside each token; None: no log-probabilities.
+        audited: whether to say what the audit wants to know.
     """
 
     params: SamplingParams
@@ -47,6 +49,7 @@ class RoundInput:
     qs: Sequence[DraftQ] = ()
     trace_top: int | None = None
     logprobs: int | None = None
+    audited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ class RoundResult:
         finite: False if a row that the verdict rests on holds NaN or infinity; then nothing else is valid.
         logprobs: one per committed token if asked for, else empty.
         records: one per committed token if asked for, else empty.
+        seen: for the audit if asked for, under a lossless rule.
     """
 
     accepted: int
@@ -74,6 +78,7 @@ class RoundResult:
     losses: list[float] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     records: list[PositionRecord] = field(default_factory=list)
+    seen: Seen | None = None
 
 
 def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput]) -> list[RoundResult]:
@@ -114,6 +119,7 @@ def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput]) -> list[RoundRes
         for b in range(len(rounds))
     ]
     results = _with_logprobs(results, rounds, first, p, logits)
+    results = _with_evidence(results, rounds, first, p, totals, judgement.drafts)
     return _with_traces(results, rounds, first, p, totals, drafts, judgement, accept_u, next_u)
 
 
@@ -182,6 +188,25 @@ def _with_logprobs(
         else r
         for r, asked in zip(results, rounds, strict=True)
     ]
+
+
+def _with_evidence(
+    results: Sequence[RoundResult],
+    rounds: Sequence[RoundInput],
+    first: Sequence[int],
+    p: Tensor,
+    totals: Tensor,
+    drafts: Drafts,
+) -> list[RoundResult]:
+    """Adds what the audit wants to know; `drafts` holds q as each rule took it, which for lossy ones isn't q."""
+    asked = [b for b, r in enumerate(rounds) if r.audited and results[b].finite and not r.params.rule.lossy]
+    if not asked:
+        return list(results)
+    tokens = [[*rounds[b].tokens[: results[b].accepted], results[b].next_id] for b in asked]
+    drafted = [min(len(rounds[b].qs), len(found)) for b, found in zip(asked, tokens, strict=True)]
+    seen = committed(p, totals, drafts, [first[b] for b in asked], tokens, drafted)
+    found = dict(zip(asked, seen, strict=True))
+    return [replace(r, seen=found[b]) if b in found else r for b, r in enumerate(results)]
 
 
 def _with_traces(

@@ -19,7 +19,7 @@ from draftproof.sampling.inverse_cdf import inverse_cdf
 from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.sampling.pipeline import History, distribution
 from draftproof.sampling.rng import Draw, Purpose, derive_key, random_words, uniforms
-from draftproof.verification import block_rule, token_rule
+from draftproof.verification import block_rule, evidence, token_rule
 from draftproof.verification import round as round_module
 from draftproof.verification.drafts import row_totals
 from draftproof.verification.round import RoundInput, RoundResult, verify_rounds
@@ -458,3 +458,42 @@ def test_cuda_gives_the_cpus_rounds() -> None:
     logits, rounds = make_rounds(48, 13)
     asked = [replace(r, logprobs=2, trace_top=0) for r in rounds]
     assert token_fields(verify_rounds(logits.cuda(), asked)) == token_fields(verify_rounds(logits, asked))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_audit_sees_is_what_p_and_q_say(seed: int) -> None:
+    """Ranks under p and the excess over q / rho, against plain sums; and to ask for it changes no verdict."""
+    logits, rounds = make_rounds(40, seed)
+    asked = [replace(r, audited=b % 4 != 3) for b, r in enumerate(rounds)]
+    results = verify_rounds(logits, asked)
+    assert token_fields(results) == token_fields(verify_rounds(logits, rounds))
+    for result, r, rows in zip(results, asked, rows_of(logits, rounds), strict=True):
+        if not r.audited or r.params.rule.lossy:
+            assert result.seen is None
+            continue
+        assert result.seen is not None
+        p, q = p_of(rows, r), q_of(r)
+        committed = [*r.tokens[: result.accepted], result.next_id]
+        for row, token, found in zip(p, committed, result.seen.output, strict=False):
+            assert found.above == pytest.approx(row[row > row[token]].sum().item(), abs=1e-6)
+            assert found.mass == pytest.approx(row[row == row[token]].sum().item(), abs=1e-6)
+        assert len(result.seen.output) == len(committed)
+        rho, excess = 1.0, []
+        for row, against, token in zip(p, q, committed, strict=False):
+            more = rho * row > against
+            excess.append(float(more[token]) - row[more].sum().item())
+            if r.params.rule is Rule.BLOCK and against[token] > 0:
+                rho = min(1.0, rho * (row[token] / against[token]).item())
+        assert result.seen.excess == pytest.approx(excess if r.params.rule is not Rule.COUPLED else [], abs=1e-6)
+
+
+def test_ranks_are_the_same_on_an_accelerator() -> None:
+    p = torch.softmax(torch.randn(50, 300, generator=torch.Generator().manual_seed(1)).round(decimals=1), dim=-1)
+    rows = torch.arange(0, 50, 2)
+    mass = p[rows, rows * 3]
+    mass[3] = 0.0
+    here, there = evidence._ranked(p, rows, mass), evidence.ranked_together(p, rows, mass)
+    assert (here[1][torch.arange(25) != 3] > 1).any()
+    for left, right in zip(here, there, strict=True):
+        kept = torch.arange(25) != 3
+        assert torch.allclose(left[kept], right[kept], atol=1e-6)
