@@ -39,6 +39,7 @@ def draft(
     ),
     drafter: str = typer.Option("ngram", help="ngram (prompt lookup, no model) or model."),
     model: options.Model = "smollm2-135m-instruct",
+    backend: options.BackendOption = "transformers",
     dtype: options.DTypeOption = "auto",
     device: options.Device = "auto",
     revision: options.Revision = None,
@@ -108,6 +109,7 @@ def draft(
                 drafter=drafter,
                 model=ModelConfig(
                     model=model,
+                    backend=options.backend(backend),
                     dtype=kind,
                     device=device,
                     revision=revision,

@@ -52,6 +52,7 @@ def orchestrate(
         0.0, min=0.0, help="GPUs of a draft worker; fractions share one.", rich_help_panel=_DRAFTS
     ),
     model: options.Model = "smollm2-135m-instruct",
+    backend: options.BackendOption = "transformers",
     dtype: options.DTypeOption = "auto",
     device: options.Device = "auto",
     revision: options.Revision = None,
@@ -72,6 +73,11 @@ def orchestrate(
     drafter: str = typer.Option("ngram", help="ngram or model.", rich_help_panel=_DRAFTS),
     draft_model: str | None = typer.Option(
         None, help="Model of the drafter; unset: the target's.", rich_help_panel=_DRAFTS
+    ),
+    draft_backend: str | None = typer.Option(
+        None,
+        help="Backend of the draft model; unset: the target's where the model is, too, else transformers.",
+        rich_help_panel=_DRAFTS,
     ),
     q_encoding: str = typer.Option("lattice", help="lattice, sparse or dense.", rich_help_panel=_DRAFTS),
     draft_threads: int | None = typer.Option(
@@ -172,6 +178,7 @@ def orchestrate(
                 recipe=target_recipe(
                     ModelConfig(
                         model=model,
+                        backend=options.backend(backend),
                         dtype=kind,
                         device=device,
                         device_map=device_map,
@@ -190,6 +197,7 @@ def orchestrate(
                     drafter,
                     ModelConfig(
                         model=draft_model or model,
+                        backend=options.backend(draft_backend or ("transformers" if draft_model else backend)),
                         dtype=kind,
                         device=device,
                         slots=16,

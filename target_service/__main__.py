@@ -18,6 +18,7 @@ cli = typer.Typer(
 @cli.command()
 def target(
     model: options.Model = "smollm2-135m-instruct",
+    backend: options.BackendOption = "transformers",
     dtype: options.DTypeOption = "auto",
     device: options.Device = "auto",
     device_map: str | None = typer.Option(None, help="Spread the layers over devices: auto, balanced, sequential."),
@@ -83,6 +84,7 @@ def target(
             TargetConfig(
                 model=ModelConfig(
                     model=model,
+                    backend=options.backend(backend),
                     dtype=kind,
                     device=device,
                     device_map=device_map,

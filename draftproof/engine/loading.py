@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import torch
@@ -15,15 +15,19 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
 
 from draftproof.engine import attention, draft_folder, embedded, packed
-from draftproof.engine.config import DEFAULT_CONTEXT, EMBEDDED, ModelConfig
+from draftproof.engine.config import EMBEDDED, ModelConfig, context_within
 from draftproof.engine.engine import TransformersEngine
 from draftproof.engine.forwards import Forward, TransformersForward
+from draftproof.engine.gguf_header import token_count
 from draftproof.engine.identity import weights_sha256
 from draftproof.engine.interface import Tokenizer
 from draftproof.engine.quiet import quiet
 from draftproof.engine.selfcheck import check, plain_logits
 from draftproof.engine.tokenizer import HfTokenizer, eos_ids
 from draftproof.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from draftproof.engine.llamacpp import LlamaCppEngine
 
 log = structlog.get_logger(__name__)
 
@@ -37,8 +41,8 @@ class Source:
     keywords: dict[str, str]
 
 
-def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> TransformersEngine:
-    """Loads a model and checks that the engine computes what the model does.
+def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> TransformersEngine | LlamaCppEngine:
+    """Loads a model with the backend that the configuration names.
 
     Args:
         config: what to load.
@@ -49,6 +53,25 @@ def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> T
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    if config.backend == "transformers":
+        return load_transformers(config, tokenizer=tokenizer)
+    # The package isn't there unless it was asked for.
+    from draftproof.engine import llamacpp
+
+    path = llamacpp.gguf_path(config)
+    return llamacpp.load(config, find(config).name, path, tokenizer or load_tokenizer(config))
+
+
+def load_transformers(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> TransformersEngine:
+    """Loads a transformers model and checks that the engine computes what the model does.
+
+    Args:
+        config: what to load.
+        tokenizer: the model's, if loaded already; it knows the real vocabulary size.
+
+    Raises:
+        ModelLoadError: the model can't be found, read or served; the message says what to do.
+    """
     source = find(config)
     with quiet(), _clear_errors(config.model):
         settings = AutoConfig.from_pretrained(source.location, **source.keywords)
@@ -58,7 +81,7 @@ def load_engine(config: ModelConfig, *, tokenizer: Tokenizer | None = None) -> T
         model = _load_model(source, config)
     head = model.get_output_embeddings()
     vocab_size = min(getattr(head, "out_features", head.weight.shape[0]), tokenizer.vocab_size)
-    max_context = _context(config, model.config.get_text_config())
+    max_context = context_within(config, _context_limit(model.config.get_text_config()))
     sha256 = weights_sha256(model)
     settings = copy.deepcopy(model.config)
 
@@ -126,7 +149,7 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
     source = find(config)
     with quiet(), _clear_errors(config.model):
         model = _load_model(source, config)
-    _context(config, model.config.get_text_config())
+    context_within(config, _context_limit(model.config.get_text_config()))
     return model
 
 
@@ -139,7 +162,11 @@ def load_tokenizer(config: ModelConfig) -> HfTokenizer:
     source = _base(find(config))
     with quiet(), _clear_errors(config.model):
         tokenizer = AutoTokenizer.from_pretrained(source.location, **source.keywords)
-        return HfTokenizer(tokenizer, eos_ids(source.location, source.keywords, tokenizer))
+        return HfTokenizer(
+            tokenizer,
+            eos_ids(source.location, source.keywords, tokenizer),
+            limit=token_count(Path(config.model).expanduser()) if "gguf_file" in source.keywords else None,
+        )
 
 
 def find(config: ModelConfig) -> Source:
@@ -149,6 +176,8 @@ def find(config: ModelConfig) -> Source:
         ModelLoadError: a path that isn't there or holds no model.
     """
     if config.model.lower() == EMBEDDED:
+        if config.backend == "llamacpp":
+            embedded.gguf()  # before its weights are made, which then needs no second download
         return Source(EMBEDDED, str(embedded.prepare()), {})
     path = Path(config.model).expanduser()
     if config.model.lower().endswith(".gguf"):
@@ -251,21 +280,15 @@ def _refuse_unsupported(model: str, settings: PreTrainedConfig) -> None:
         )
 
 
-def _context(config: ModelConfig, settings: PreTrainedConfig) -> int:
-    """Most tokens a slot holds."""
+def _context_limit(settings: PreTrainedConfig) -> int | None:
+    """Most tokens the model takes, where it says."""
     limit = getattr(settings, "max_position_embeddings", None)
     rope = getattr(settings, "rope_parameters", None) or {}
     for parameters in (rope, *(nested for nested in rope.values() if isinstance(nested, dict))):
         # These change their frequencies with the longest sequence of a batch: no cache of keys survives that.
         if parameters.get("rope_type") in ("dynamic", "longrope"):
             limit = parameters.get("original_max_position_embeddings") or limit
-    if config.max_context is None:
-        return min(limit or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
-    if limit is not None and config.max_context > limit:
-        raise ModelLoadError(
-            f"{config.model} takes at most {limit} tokens; set max_context to {limit} or less, not {config.max_context}"
-        )
-    return config.max_context
+    return limit
 
 
 @contextmanager

@@ -12,14 +12,28 @@ from draftproof.errors import InvalidArgumentError, UnsupportedError
 
 
 class HfTokenizer:
-    """A transformers tokenizer; `vocab_size` is its largest id + 1, added tokens included, padding excluded."""
+    """A transformers tokenizer; `vocab_size` is its largest id + 1, added tokens included, padding excluded.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: frozenset[int]) -> None:
+    Args:
+        tokenizer: from transformers.
+        eos_ids: what ends a generation.
+        limit: tokens that the model lists, where transformers may have added some; None: all are the model's.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, eos_ids: frozenset[int], *, limit: int | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         # The Rust tokenizer itself decodes a few ids ten times faster than its wrapper.
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
         self._tokens = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
-        self.vocab_size = max(self._tokens) + 1
+        size = max(self._tokens) + 1
+        if limit is not None:
+            size = min(size, limit)
+            # llama.cpp's converter names padding so.
+            while self._tokens.get(size - 1) == f"[PAD{size - 1}]":
+                size -= 1
+        self.vocab_size = size
         self.eos_ids = frozenset(token_id for token_id in eos_ids if token_id < self.vocab_size)
         self.has_chat_template = tokenizer.chat_template is not None
 

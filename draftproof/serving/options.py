@@ -13,6 +13,7 @@ from draftproof.rpc.options import RpcLimits
 from draftproof.rpc.security import TlsFiles
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+Backend = Literal["transformers", "llamacpp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,17 @@ def dtype(name: str) -> DType:
     return cast(DType, name)
 
 
+def backend(name: str) -> Backend:
+    """Checks the name of a backend.
+
+    Raises:
+        ConfigError: unknown.
+    """
+    if name not in get_args(Backend):
+        raise ConfigError("backend", f"must be one of {', '.join(get_args(Backend))}, got {name!r}")
+    return cast(Backend, name)
+
+
 LIMITS = RpcLimits()
 _SECURITY = "Security"
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -110,10 +122,13 @@ Grace = Annotated[float, typer.Option(help="Seconds that running requests get to
 MetricsPort = Annotated[
     int | None, typer.Option(help="Port of Prometheus metrics on the same host; unset: none, 0: a free one.")
 ]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of a forward pass; unset: PyTorch's choice.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads of a forward pass; unset: the backend's choice.")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
 LogFormat = Annotated[str, typer.Option(help="json, console, or auto: console on a terminal.")]
 Model = Annotated[str, typer.Option(help="Hugging Face id, folder, .gguf file, or the embedded smollm2-135m-instruct.")]
+BackendOption = Annotated[
+    str, typer.Option("--backend", help="What computes: transformers, or llamacpp for .gguf files as they are stored.")
+]
 DTypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:n.")]
 MaxContext = Annotated[

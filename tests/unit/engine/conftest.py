@@ -13,7 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.engine import TransformersEngine
+from draftproof.engine.interface import Engine
 from draftproof.engine.loading import load_engine
+from tests.tiny_gguf import needs_llamacpp, write_gguf
 
 VOCAB = 89
 PADDED = 96
@@ -57,6 +59,10 @@ KINDS: dict[str, dict[str, object]] = {
 }
 
 
+LLAMACPP = "llama.cpp "
+LLAMACPP_KINDS = [pytest.param(LLAMACPP + kind, marks=needs_llamacpp) for kind in ("llama", "qwen2", "qwen3")]
+
+
 class FixedVocabulary:
     """Just enough of a tokenizer for an engine: the real vocabulary size."""
 
@@ -81,15 +87,28 @@ class FixedVocabulary:
 
 @dataclass(frozen=True)
 class Tiny:
-    """A model folder, and the model's own forward in float32."""
+    """A model folder or GGUF file, and the model's own forward in float32."""
 
-    folder: Path
+    source: Path
     model: torch.nn.Module
 
+    @property
+    def backend(self) -> str:
+        return "llamacpp" if self.source.suffix == ".gguf" else "transformers"
+
     def engine(self, **settings: object) -> TransformersEngine:
-        defaults: dict[str, object] = {"dtype": "float32", "device": "cpu", "slots": 4, "max_context": 128}
-        config = ModelConfig(model=str(self.folder), **{**defaults, **settings})  # type: ignore[arg-type]
+        defaults = {"dtype": "float32", "device": "cpu", "slots": 4, "max_context": 128, "backend": self.backend}
+        config = ModelConfig(model=str(self.source), **{**defaults, **settings})  # type: ignore[arg-type]
         return load_engine(config, tokenizer=FixedVocabulary())
+
+    def cache(self, engine: Engine, slot: int) -> list[Tensor]:
+        """Keys and values of every layer, each with as many positions as the slot holds, in their order."""
+        if self.backend == "llamacpp":
+            from tests.unit.engine.llamacpp_cache import read
+
+            return read(engine, slot)
+        layers = engine._store.layers.values()
+        return [kept[slot, :, : engine.length(slot)] for kv in layers for kept in (kv.keys, kv.values)]
 
     @torch.inference_mode()
     def plain(self, ids: Sequence[int]) -> Tensor:
@@ -113,8 +132,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tiny]:
 
     def make(kind: str) -> Tiny:
         if kind not in made:
-            folder = build(KINDS[kind], tmp_path_factory.mktemp(kind))
-            made[kind] = Tiny(folder, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
+            settings = KINDS[kind.removeprefix(LLAMACPP)]
+            source = folder = build(settings, tmp_path_factory.mktemp(kind.replace(" ", "-")))
+            if kind.startswith(LLAMACPP):
+                source = write_gguf(folder, folder / "model.gguf")
+            made[kind] = Tiny(source, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
         return made[kind]
 
     return make
@@ -122,7 +144,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tiny]:
 
 @pytest.fixture(scope="session", params=list(KINDS))
 def each_kind(request: pytest.FixtureRequest, tiny: Callable[[str], Tiny]) -> Tiny:
-    """Every kind of architecture in turn."""
+    """Every kind of architecture in turn, by transformers."""
+    return tiny(request.param)
+
+
+@pytest.fixture(scope="session", params=[*KINDS, *LLAMACPP_KINDS])
+def any_kind(request: pytest.FixtureRequest, tiny: Callable[[str], Tiny]) -> Tiny:
+    """Every kind of architecture in turn, by either backend."""
     return tiny(request.param)
 
 

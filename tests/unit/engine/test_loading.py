@@ -100,14 +100,14 @@ def test_folder_without_config(tmp_path):
 
 
 def test_folder_without_weights(tiny, tmp_path):
-    shutil.copy(tiny("llama").folder / "config.json", tmp_path)
+    shutil.copy(tiny("llama").source / "config.json", tmp_path)
     with pytest.raises(ModelLoadError, match=r"model\.safetensors"):
         load(tmp_path)
 
 
 def test_folder_without_tokenizer(tiny):
     with pytest.raises(ModelLoadError, match="can't be loaded"):
-        load_tokenizer(ModelConfig(model=str(tiny("llama").folder)))
+        load_tokenizer(ModelConfig(model=str(tiny("llama").source)))
 
 
 def test_hub_out_of_reach(monkeypatch):

@@ -1,0 +1,45 @@
+"""Which rows a pass may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from draftproof.engine.interface import Row
+
+
+def check_slot(slot: int, slots: int) -> None:
+    """Raises ValueError where there is no such slot."""
+    if not 0 <= slot < slots:
+        raise ValueError(f"slot {slot} is not in [0, {slots})")
+
+
+def check_rows(rows: Sequence[Row], *, slots: int, max_context: int, ids: int, length: Callable[[int], int]) -> None:
+    """Refuses a pass before it changes anything.
+
+    Args:
+        rows: the pass.
+        slots: of the engine.
+        max_context: most tokens of a slot.
+        ids: token ids that the model's embedding knows, padding included.
+        length: cached tokens of a slot.
+
+    Raises:
+        ValueError: a row is out of its slot's bounds, or a slot appears twice.
+    """
+    seen: set[int] = set()
+    for row in rows:
+        check_slot(row.slot, slots)
+        if row.slot in seen:
+            raise ValueError(f"slot {row.slot} appears twice in one pass")
+        seen.add(row.slot)
+        count = len(row.token_ids)
+        if count == 0:
+            raise ValueError(f"slot {row.slot}: a row feeds at least one token")
+        if not 0 <= row.start <= length(row.slot):
+            raise ValueError(f"slot {row.slot} holds {length(row.slot)} tokens, can't keep {row.start}")
+        if row.start + count > max_context:
+            raise ValueError(f"slot {row.slot}: {row.start + count} tokens are over the limit {max_context}")
+        if not 0 <= row.logits <= count:
+            raise ValueError(f"slot {row.slot}: {row.logits} logits from {count} tokens")
+        if min(row.token_ids) < 0 or max(row.token_ids) >= ids:
+            raise ValueError(f"slot {row.slot}: token ids must be in [0, {ids})")
