@@ -35,7 +35,7 @@ class ModelConfig:
         revision: branch, tag or commit on the hub.
         batch_invariant: bit-equal logits whatever the batch, the chunks and the blocks, for several times the compute.
         packed: run Llama-family models on CPUs by the engine's own packed forward instead of transformers' code.
-        threads: CPU threads of a forward pass, for the whole process; None leaves the backend's choice.
+        threads: CPU threads of a forward pass, for the whole process; None leaves PyTorch's choice.
         backend: what computes: "transformers", or "llamacpp", which takes a .gguf file as it is stored. There dtype is
             that of the KV alone, and "auto" is float32; device_map, revision and batch_invariant don't exist.
     """

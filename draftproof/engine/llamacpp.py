@@ -154,7 +154,8 @@ def load(config: ModelConfig, name: str, path: Path, tokenizer: Tokenizer) -> Ll
         path=path,
         sequences=config.slots,
         kv_type=native.KV_TYPES[config.dtype],
-        threads=config.threads,
+        # Its own default is four, whatever the machine has, and threads that wait for a core stop all others.
+        threads=torch.get_num_threads(),
         gpu=native.gpu_of(config.device),
     )
     model = native.NativeModel(settings)

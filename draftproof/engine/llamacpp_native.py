@@ -47,14 +47,14 @@ class NativeSettings:
         path: the .gguf file.
         sequences: how many there are, ids 0 … sequences - 1.
         kv_type: of keys and values.
-        threads: CPU threads of a decode; None leaves llama.cpp's choice.
+        threads: CPU threads of a decode.
         gpu: index of the one GPU to use, -1 for all, None for none.
     """
 
     path: Path
     sequences: int
     kv_type: GGMLQuantizationType
-    threads: int | None
+    threads: int
     gpu: int | None
 
 
@@ -137,8 +137,7 @@ class NativeContext:
         )
         parameters.offload_kqv = parameters.op_offload = settings.gpu is not None
         parameters.no_perf = True
-        if settings.threads is not None:
-            parameters.n_threads = parameters.n_threads_batch = settings.threads
+        parameters.n_threads = parameters.n_threads_batch = settings.threads
         _log_lines.clear()
         self._model = model
         self._pointer: Any = llama_cpp.llama_init_from_model(model.pointer, parameters)

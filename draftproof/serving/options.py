@@ -122,7 +122,7 @@ Grace = Annotated[float, typer.Option(help="Seconds that running requests get to
 MetricsPort = Annotated[
     int | None, typer.Option(help="Port of Prometheus metrics on the same host; unset: none, 0: a free one.")
 ]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of a forward pass; unset: the backend's choice.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads of a forward pass; unset: PyTorch's choice.")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
 LogFormat = Annotated[str, typer.Option(help="json, console, or auto: console on a terminal.")]
 Model = Annotated[str, typer.Option(help="Hugging Face id, folder, .gguf file, or the embedded smollm2-135m-instruct.")]

@@ -64,6 +64,7 @@ async def test_greedy_texts_and_seeds(launcher: Launcher, models: Models, drafte
     judge.same(await run(draft, shuffled, together=True, unseeded=8))
 
 
+@pytest.mark.slow
 async def test_the_law_is_the_targets(launcher: Launcher, models: Models) -> None:
     target = launcher.target(target_gguf(models, LAW_VOCAB), *LLAMACPP, "--queue-limit", "1024")
     folder = models.draft(LAW_VOCAB, "bad")

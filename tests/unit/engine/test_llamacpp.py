@@ -187,6 +187,20 @@ def test_more_slots_than_llamacpp_has(path):
 
 
 @needs_llamacpp
+@pytest.mark.parametrize("threads", [None, 3])
+def test_threads_are_those_of_the_process(path, threads):
+    import llama_cpp
+
+    before = torch.get_num_threads()
+    try:
+        context = load(path, threads=threads)._native._pointer
+        expected = threads or before
+        assert (llama_cpp.llama_n_threads(context), llama_cpp.llama_n_threads_batch(context)) == (expected, expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_llamacpp
 def test_missing_gpu(path):
     import llama_cpp
 
