@@ -246,6 +246,7 @@ def load(config: DraftConfig) -> DraftApp:
     check_drafter(config.drafter)
     encode = encoder(config.q_encoding, config.lattice_entries, config.lattice_bits)
     # transformers alone takes seconds to import; an app over another engine does without
+    from draftproof.engine.engine import TransformersEngine
     from draftproof.engine.loading import load_engine, load_tokenizer
     from draftproof.engine.updating import WeightsLoader
 
@@ -254,5 +255,6 @@ def load(config: DraftConfig) -> DraftApp:
         return DraftApp(NgramDrafter(), tokenizer, tokenizer.vocab_size, config)
     engine = load_engine(config.model, tokenizer=tokenizer)
     log.info("model loaded", model=engine.name, slots=engine.slots, kv_budget_mb=round(engine.kv_bytes / 2**20))
-    loader = WeightsLoader(engine, tokenizer, config.model)
+    # llama.cpp reads its weights from a file of its own
+    loader = WeightsLoader(engine, tokenizer, config.model) if isinstance(engine, TransformersEngine) else unsupported
     return DraftApp(ModelDrafter(engine, encode), tokenizer, engine.vocab_size, config, loader)

@@ -149,6 +149,7 @@ def load(config: TargetConfig) -> TargetApp:
     """
     config.listen.check()
     # transformers alone takes seconds to import; an app over another engine does without
+    from draftproof.engine.engine import TransformersEngine
     from draftproof.engine.loading import load_engine, load_tokenizer
     from draftproof.engine.updating import WeightsLoader
 
@@ -161,4 +162,6 @@ def load(config: TargetConfig) -> TargetApp:
         max_context=engine.max_context,
         kv_budget_mb=round(engine.kv_bytes / 2**20),
     )
-    return TargetApp(engine, tokenizer, config, WeightsLoader(engine, tokenizer, config.model))
+    # llama.cpp reads its weights from a file of its own
+    loader = WeightsLoader(engine, tokenizer, config.model) if isinstance(engine, TransformersEngine) else unsupported
+    return TargetApp(engine, tokenizer, config, loader)
