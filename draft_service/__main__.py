@@ -37,7 +37,7 @@ def draft(
     reconnect_timeout: float = typer.Option(
         1.0, min=0.0, help="Seconds a running request waits for a lost target.", rich_help_panel=_TARGET
     ),
-    drafter: str = typer.Option("ngram", help="ngram (prompt lookup, no model) or model."),
+    drafter: str = typer.Option("ngram", help="ngram (prompt lookup, no model), model, or hybrid (both)."),
     model: options.Model = "smollm2-135m-instruct",
     backend: options.BackendOption = "transformers",
     dtype: options.DTypeOption = "auto",

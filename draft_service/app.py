@@ -55,7 +55,7 @@ class DraftConfig:
     """Settings of a draft process.
 
     Attributes:
-        drafter: "ngram" or "model".
+        drafter: "ngram" (prompt lookup), "model", or "hybrid": a model that leans towards what prompt lookup says.
         model: the draft model; for "ngram", where the tokenizer comes from.
         q_encoding: lattice, sparse or dense.
         lattice_entries: tokens a lattice keeps.
@@ -257,4 +257,6 @@ def load(config: DraftConfig) -> DraftApp:
     log.info("model loaded", model=engine.name, slots=engine.slots, kv_budget_mb=round(engine.kv_bytes / 2**20))
     # llama.cpp reads its weights from a file of its own
     loader = WeightsLoader(engine, tokenizer, config.model) if isinstance(engine, TransformersEngine) else unsupported
-    return DraftApp(ModelDrafter(engine, encode), tokenizer, engine.vocab_size, config, loader)
+    return DraftApp(
+        ModelDrafter(engine, encode, recalls=config.drafter == "hybrid"), tokenizer, engine.vocab_size, config, loader
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftproof.errors import ConfigError
 
-DRAFTERS = ("ngram", "model")
+DRAFTERS = ("ngram", "model", "hybrid")
 ENCODINGS = ("lattice", "sparse", "dense")
 
 

@@ -70,7 +70,7 @@ def orchestrate(
     threads: int | None = typer.Option(
         None, min=1, help="CPU threads of a target's forward pass.", rich_help_panel=_TARGETS
     ),
-    drafter: str = typer.Option("ngram", help="ngram or model.", rich_help_panel=_DRAFTS),
+    drafter: str = typer.Option("ngram", help="ngram, model or hybrid.", rich_help_panel=_DRAFTS),
     draft_model: str | None = typer.Option(
         None, help="Model of the drafter; unset: the target's.", rich_help_panel=_DRAFTS
     ),

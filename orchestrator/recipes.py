@@ -56,7 +56,7 @@ def draft_recipe(drafter: str, model: ModelConfig, mesh: Mesh, **settings: Any) 
     return Recipe(
         build="orchestrator.recipes:build_draft",
         arguments={"drafter": drafter, "model": model, "mesh": mesh, "settings": settings},
-        weight=0.5 if drafter == "model" else 0.0,
+        weight=0.0 if drafter == "ngram" else 0.5,
     )
 
 

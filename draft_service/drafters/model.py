@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from draft_service.drafters.interface import Guess, OpenBlock
+from draft_service.drafters.recall import Recall
 from draft_service.settings import check_encoding
 from draftproof.engine.interface import Engine, Row, Update
 from draftproof.errors import ConfigError
@@ -70,16 +71,18 @@ class ModelDrafter:
         engine: the draft model, with the target's vocabulary.
         encode: how q goes on the wire.
         prefill_chunk: most prompt tokens of a sequence in one step, so that long prompts don't stall the others.
+        recalls: whether q leans towards what followed the last tokens when they stood in the text before; see `Recall`.
     """
 
-    def __init__(self, engine: Engine, encode: Encoder, prefill_chunk: int = 256) -> None:
-        self.name = engine.name
+    def __init__(self, engine: Engine, encode: Encoder, prefill_chunk: int = 256, recalls: bool = False) -> None:
+        self.name = f"{engine.name}+ngram" if recalls else engine.name
         self.weights_sha256 = engine.weights_sha256
         self.width = engine.slots
         self.forward_ns = 0
         self._engine = engine
         self._encode = encode
         self._chunk = prefill_chunk
+        self._recall = Recall() if recalls else None
         self._free = list(range(engine.slots))
         self._cached: OrderedDict[DraftSequence, _Cached] = OrderedDict()
 
@@ -125,6 +128,8 @@ class ModelDrafter:
 
     def release(self, sequence: DraftSequence) -> None:
         """Frees the sequence's slot."""
+        if self._recall is not None:
+            self._recall.release(sequence)
         cached = self._cached.pop(sequence, None)
         if cached is not None:
             self._free.append(cached.slot)
@@ -144,6 +149,9 @@ class ModelDrafter:
             else None
             for b in blocks
         ]
+        if self._recall is not None:
+            tails = [self._tail(b, b.certain, b.sequence.position + len(b.proposals)) for b in blocks]
+            logits = self._recall.lean(logits, blocks, tails)
         q = distributions(logits, [b.sequence.params for b in blocks], histories)
         finite = finite_rows(q)
         if not bool(finite.all()):
@@ -206,13 +214,9 @@ class ModelDrafter:
 
     def _tail(self, block: OpenBlock, start: int, stop: int) -> list[int]:
         """Tokens [start, stop) of prompt, output and open proposals."""
-        sequence = block.sequence
-        prompt, position = len(sequence.prompt_ids), sequence.position
-        return [
-            *sequence.prompt_ids[start:stop],
-            *sequence.output_ids[max(0, start - prompt) : max(0, stop - prompt)],
-            *(p.token_id for p in block.proposals[max(0, start - position) : max(0, stop - position)]),
-        ]
+        position = block.sequence.position
+        proposed = block.proposals[max(0, start - position) : max(0, stop - position)]
+        return [*block.sequence.tokens(start, stop), *(p.token_id for p in proposed)]
 
     def _agree(self, sequence: DraftSequence, cached: _Cached, block: OpenBlock) -> int:
         """How many cached tokens still stand. The last wanted token is fed again if need be: its logits are."""

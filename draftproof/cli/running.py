@@ -44,7 +44,8 @@ Device = Annotated[
     typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_DEVICE", help="auto, cpu, cuda or cuda:n.", rich_help_panel=_MODELS),
 ]
 Drafter = Annotated[
-    str | None, typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_DRAFTER", help="ngram or model.", rich_help_panel=_MODELS)
+    str | None,
+    typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_DRAFTER", help="ngram, model or hybrid.", rich_help_panel=_MODELS),
 ]
 DraftModel = Annotated[
     str | None,

@@ -45,6 +45,11 @@ class DraftSequence:
         """Where the next block begins, in tokens from the start of the original prompt."""
         return len(self.prompt_ids) + len(self.output_ids)
 
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """Tokens [start, stop) of prompt and output."""
+        prompt = len(self.prompt_ids)
+        return [*self.prompt_ids[start:stop], *self.output_ids[max(0, start - prompt) : max(0, stop - prompt)]]
+
 
 class Drafting(Protocol):
     """Proposes blocks for many sequences."""
