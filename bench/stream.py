@@ -52,6 +52,10 @@ CASES = (
     Case("model", "code", 0.0),
     Case("model", "code", 0.7),
     Case("model", "code", 1.0),
+    Case("hybrid", "chat", 0.0, 1.3),
+    Case("hybrid", "chat", 0.7),
+    Case("hybrid", "chat", 1.0, 1.15),
+    Case("hybrid", "summarise", 0.0, 2.0),
     Case("ngram", "summarise", 0.0, 2.0),
     Case("ngram", "summarise", 0.7),
     Case("ngram", "summarise", 1.0),
@@ -220,7 +224,7 @@ def main() -> None:
     options = parser("bench.stream", __doc__, NAME)
     options.add_argument("--pairs", type=int, default=7, help="of answers, for each row")
     options.add_argument("--tokens", type=int, default=96, help="most of an answer")
-    options.add_argument("--drafters", nargs="+", default=["model", "ngram", "garbage"])
+    options.add_argument("--drafters", nargs="+", default=["model", "hybrid", "ngram", "garbage"])
     options.add_argument("--kinds", nargs="+", default=list(KINDS))
     options.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.7, 1.0])
     options.add_argument(
@@ -238,8 +242,8 @@ def main() -> None:
             continue
         settings = LocalCluster(
             dtype=args.dtype,
-            drafter="ngram" if drafter == "ngram" else "model",
-            draft_model={"model": args.draft_model, "garbage": "garbage"}.get(drafter),
+            drafter="model" if drafter == "garbage" else drafter,
+            draft_model={"ngram": None, "garbage": "garbage"}.get(drafter, args.draft_model),
         )
         with (
             tempfile.TemporaryDirectory() as folder,
