@@ -4,6 +4,8 @@ All run by turns, a prompt at a time, so that the machine's moods hit all alike;
 (client, orchestrator, draft and target, all of them processes). transformers runs in this process on the same weights
 and dtype: plain `generate`, assisted generation with the same draft, and its prompt lookup. A speed is tokens a second
 after the first, the prompt's reading left out: a run of one token is taken off each other way's time.
+
+With `--backend llamacpp` Draftproof's target runs on llama.cpp, too, and only llama.cpp's own ways stand beside it.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ def llamacpp_peers() -> Iterator[dict[str, Decode]]:
 
 
 def measure(ways: dict[str, Decode], kind: str, temperature: float, turns: int, tokens: int) -> Row:
-    """Every way once for each prompt."""
+    """Every way once for each prompt; who runs first changes from prompt to prompt."""
     prompts = KINDS[kind]
     for decode in ways.values():
         decode(prompts[-1], temperature, tokens)
@@ -138,17 +140,26 @@ def table(found: list[Row]) -> Table:
     """All ways of all cases."""
     form = Table(COLUMNS)
     for row in found:
+        case = label(row)
         for name, speeds in row["speeds"].items():
             ratio = row["ratios"].get(name)
             form.rows.append(
                 [
-                    f"{row['kind']}, {row['temperature']:g}",
+                    case,
                     name,
                     f"{statistics.median(speeds):.1f}",
                     interval(ratio) if ratio else "",
                 ]
             )
+        if not any(name.startswith("llama.cpp") for name in row["speeds"]):
+            form.rows.append([case, "llama.cpp", "not installed", ""])
     return form
+
+
+def label(row: Row) -> str:
+    """A case in words."""
+    engine = "" if row.get("backend", "transformers") == "transformers" else ", target by llama.cpp"
+    return f"{row['kind']}, {row['temperature']:g}{engine}"
 
 
 def page(found: list[Row]) -> str:
@@ -161,7 +172,7 @@ def draw(found: list[Row]) -> None:
     names = list(dict.fromkeys(name for row in found for name in row["speeds"]))
     bars(
         NAME,
-        [f"{row['kind']}, T = {row['temperature']:g}" for row in found],
+        [label(row) for row in found],
         [
             Series(name, [statistics.median(row["speeds"][name]) if name in row["speeds"] else None for row in found])
             for name in names
@@ -178,6 +189,7 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=64, help="most of an answer")
     options.add_argument("--kinds", nargs="+", default=["chat", "summarise"], help="summarise: with prompt lookup")
     options.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
+    options.add_argument("--backend", default="transformers", help="of Draftproof's target: transformers or llamacpp")
     options.add_argument("--dtype", default="bfloat16", help="bfloat16 or float32, of all but llama.cpp")
     options.add_argument(
         "--draft-model", default=DRAFT_MODEL, help="name, folder, or cut-N: the target's first N layers"
@@ -189,8 +201,14 @@ def main() -> None:
         lookup = kind == "summarise"
         with tempfile.TemporaryDirectory() as folder:
             draft = None if lookup else draft_folder(args.draft_model, Path(folder))
-            settings = LocalCluster(dtype=args.dtype, drafter="ngram" if lookup else "model", draft_model=draft)
-            peers = transformers_peers(args.dtype, draft, lookup)
+            own = args.backend == "transformers"
+            settings = LocalCluster(
+                backend=args.backend,
+                dtype=args.dtype if own else None,
+                drafter="ngram" if lookup else "model",
+                draft_model=draft,
+            )
+            peers = transformers_peers(args.dtype, draft, lookup) if own else {}
             with (
                 llamacpp_peers() as others,
                 cluster(settings, Path(folder)) as running,
@@ -198,8 +216,9 @@ def main() -> None:
             ):
                 ways = {OURS: draftproof(client, None), "Draftproof, target only": draftproof(client, 0)}
                 for temperature in args.temperatures:
-                    rows.append(measure({**ways, **peers, **others}, kind, temperature, turns, tokens))
-    found = save(rows, args, lambda row: (row["kind"], row["temperature"]))
+                    row = measure({**ways, **peers, **others}, kind, temperature, turns, tokens)
+                    rows.append({**row, "backend": args.backend})
+    found = save(rows, args, lambda row: (row["kind"], row["temperature"], row.get("backend")))
     print(table(found).text())
     if not args.quick:
         draw(found)
