@@ -121,3 +121,8 @@ def tv_seen(counts: Mapping[K, int], law: Mapping[K, float]) -> float:
     total = sum(counts.values())
     keys = {*counts, *law}
     return 0.5 * math.fsum(abs(counts.get(key, 0) / total - law.get(key, 0.0)) for key in keys)
+
+
+def tv_noise(law: Mapping[K, float], total: int) -> float:
+    """What `tv_seen` is on average, about, where the law holds: the mean absolute deviation of normal counts."""
+    return 0.5 * math.fsum(math.sqrt(2 / math.pi * mass * (1 - mass) / total) for mass in law.values())

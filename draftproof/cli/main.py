@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli import making, running, sizing, using, watching
+from draftproof.cli import certifying, making, running, sizing, using, watching
 from draftproof.errors import DraftproofError
 from draftproof.version import VERSION
 
@@ -46,6 +46,7 @@ for _command in (
     using.chat,
     using.doctor,
     sizing.plan,
+    certifying.certify,
     watching.top,
     watching.replace,
     making.distill,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from draftproof.client import Client
+    from draftproof.client import AsyncClient, Client
     from draftproof.errors import RequestError
     from draftproof.rpc.security import TlsFiles
 
@@ -194,6 +194,19 @@ class Connection:
         from draftproof.client import Client, RetryPolicy
 
         return Client(
+            self.address,
+            tls=self.tls_files(),
+            token=self.token,
+            insecure=self.insecure,
+            timeout=self.timeout,
+            retries=RetryPolicy(notice=Waiting(self.address)),
+        )
+
+    def async_client(self) -> AsyncClient:
+        """An SDK client for asyncio. Errors as for `client`, at its first call."""
+        from draftproof.client import AsyncClient, RetryPolicy
+
+        return AsyncClient(
             self.address,
             tls=self.tls_files(),
             token=self.token,
