@@ -119,9 +119,9 @@ def _write(kv: LayerKv, layout: BatchLayout, key: Tensor, value: Tensor) -> None
         kv.keys[span.slot, :, span.start : span.end] = key
         kv.values[span.slot, :, span.start : span.end] = value
         return
-    slots, positions = layout.slot_indices(key.device), layout.positions(key.device)
-    kv.keys[slots, :, positions] = key.transpose(0, 1)
-    kv.values[slots, :, positions] = value.transpose(0, 1)
+    slots, places = layout.slot_indices(key.device), layout.places(key.device)
+    kv.keys[slots, :, places] = key.transpose(0, 1)
+    kv.values[slots, :, places] = value.transpose(0, 1)
 
 
 def _attend(
@@ -152,7 +152,7 @@ def _attend(
         # With a mask, CUDA's fast kernels take no shared key heads.
         keys, values = keys.repeat_interleave(repeats, dim=1), values.repeat_interleave(repeats, dim=1)
         grouped = False
-    fresh = window is None and all(span.start == 0 for span in group.spans)
+    fresh = window is None and not group.has_tree and all(span.start == 0 for span in group.spans)
     mask = None if fresh else layout.mask(group, first_key, window, 1, query.dtype, query.device)
     out = scaled_dot_product_attention(
         by_row, keys, values, attn_mask=mask, is_causal=fresh, scale=scaling, enable_gqa=grouped

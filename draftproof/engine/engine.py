@@ -49,6 +49,8 @@ class TransformersEngine:
         self.slots = slots
         self.weights_sha256 = weights_sha256
         self.batch_invariant = batch_invariant
+        # A node's place in its block of 16 depends on its siblings.
+        self.trees = not batch_invariant
         self.run = run
         self.settings = settings
         self.device = device or torch.device("cpu")
@@ -99,6 +101,7 @@ class TransformersEngine:
             max_context=self.max_context,
             ids=self.run.input_ids_limit,
             length=self._store.length,
+            trees=self.trees,
         )
         if not rows:
             return torch.empty(0, self.vocab_size)
@@ -110,12 +113,20 @@ class TransformersEngine:
         else:
             logits = self._together(rows)
         for row in rows:
-            self._store.commit(row.slot, row.token_ids)
+            text = len(row.token_ids) - len(row.parents)
+            self._store.commit(row.slot, row.token_ids[:text])
+            self._store.hang(row.slot, row.token_ids[text:], row.parents)
         return logits
+
+    @torch.inference_mode()
+    def keep(self, slot: int, nodes: Sequence[int]) -> None:
+        """Keeps a path of the tree that the slot's last row fed; see `Engine.keep`."""
+        check_slot(slot, self.slots)
+        self._store.keep(slot, nodes)
 
     def _together(self, rows: Sequence[Row]) -> Tensor:
         """One packed pass over all rows."""
-        spans = {row.slot: Span(row.slot, row.start, len(row.token_ids)) for row in rows}
+        spans = {row.slot: Span(row.slot, row.start, len(row.token_ids), tuple(row.parents)) for row in rows}
         fed = {row.slot: row.token_ids for row in rows}
         layout = BatchLayout(self._store, plan(list(spans.values())))
         token_ids: list[int] = []
@@ -123,7 +134,7 @@ class TransformersEngine:
         ends: dict[int, int] = {}
         for span in (span for group in layout.groups for span in group.spans):
             token_ids.extend(fed[span.slot])
-            positions.extend(range(span.start, span.end))
+            positions.extend(span.positions())
             ends[span.slot] = len(token_ids)
         keep = [index for row in rows for index in range(ends[row.slot] - row.logits, ends[row.slot])]
         return self._run(layout, token_ids, positions, keep)

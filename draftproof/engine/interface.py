@@ -18,12 +18,16 @@ class Row:
         start: cached tokens to keep, <= engine.length(slot); the pass rolls the slot back to it first.
         token_ids: tokens to feed after them, at least one.
         logits: how many of the last fed positions return logits, 0..len(token_ids).
+        parents: of the last fed tokens where these are the nodes of a tree, fewer than len(token_ids); empty: a text.
+            Node 0 is the token before them, node i + 1 the i-th of them, and parents[i] in [0, i] the node it hangs
+            from: it sees the text up to node 0 and the nodes on its own path, at positions that count by depth.
     """
 
     slot: int
     start: int
     token_ids: Sequence[int]
     logits: int
+    parents: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Engine(Protocol):
     slots: int
     weights_sha256: bytes
     """Tells one set of weights from another, 32 bytes."""
+    trees: bool
+    """Whether it takes rows with nodes of a tree."""
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Runs prefill, verification and decode rows in one pass.
@@ -59,9 +65,24 @@ class Engine(Protocol):
             Logits [sum(row.logits), V] in row order, float (the model's dtype, or float32 where the CPU lacks it), on
             the engine's output device.
             Position i of a row's logits is the distribution of the token after the i-th of its last fed tokens.
+        The nodes of a tree take room in the slot, but don't count as cached; the next pass or rollback of the slot
+        forgets them, unless `keep` comes first.
 
         Raises:
             ValueError: a row is out of its slot's bounds, or a slot appears twice.
+            UnsupportedError: a row holds a tree, and this engine computes none.
+        """
+        ...
+
+    def keep(self, slot: int, nodes: Sequence[int]) -> None:
+        """Keeps a path of the tree that the slot's last row fed, as if its tokens alone had been fed; drops the rest.
+
+        Args:
+            slot: whose.
+            nodes: from a child of node 0 downwards, each the child of the one before it.
+
+        Raises:
+            ValueError: there is no such path.
         """
         ...
 

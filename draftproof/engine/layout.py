@@ -20,16 +20,38 @@ class Span:
         slot: where its keys and values live.
         start: position of its first token in the sequence.
         count: tokens in the pass.
+        parents: of the last of them where these are the nodes of a tree, as in `Row`.
     """
 
     slot: int
     start: int
     count: int
+    parents: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
-        """Keys its last token sees, itself included."""
+        """Keys its last token sees, itself included; of a tree, one past its last node's place."""
         return self.start + self.count
+
+    @property
+    def root(self) -> int:
+        """Position of the token that the tree hangs from; without one, of the last token."""
+        return self.end - len(self.parents) - 1
+
+    def positions(self) -> list[int]:
+        """Position of each token in its text: of a node, as deep as it hangs below the root."""
+        nodes = [self.root]
+        for parent in self.parents:
+            nodes.append(nodes[parent] + 1)
+        return [*range(self.start, self.root), *nodes]
+
+    def ancestry(self) -> Tensor:
+        """Which nodes are on each node's path, itself included: bool [n, n] for n nodes."""
+        above = torch.eye(len(self.parents), dtype=torch.bool)
+        for node, parent in enumerate(self.parents):
+            if parent:
+                above[node] |= above[parent - 1]
+        return above
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +82,11 @@ class Group:
         return max(span.end for span in self.spans)
 
     @property
+    def has_tree(self) -> bool:
+        """Whether some tokens don't see all those before them."""
+        return any(span.parents for span in self.spans)
+
+    @property
     def slot_range(self) -> tuple[int, int] | None:
         """First slot and one past the last if the slots are consecutive, so that a view reaches them."""
         first, last = self.spans[0].slot, self.spans[-1].slot
@@ -85,9 +112,9 @@ class BatchLayout:
         """Slot of each packed token, int64 [N]."""
         return self._per_token("slot", device)
 
-    def positions(self, device: torch.device) -> Tensor:
-        """Position of each packed token in its sequence, int64 [N]."""
-        return self._per_token("position", device)
+    def places(self, device: torch.device) -> Tensor:
+        """Where the keys and values of each packed token go in its slot, int64 [N]."""
+        return self._per_token("place", device)
 
     def group_slots(self, group: Group, device: torch.device) -> Tensor:
         """Slots of a group, int64 [g]."""
@@ -111,11 +138,29 @@ class BatchLayout:
             queries = starts[:, None, None] + torch.arange(group.count, device=device)[:, None]
             keys = torch.arange(first_key, group.end, device=device)
             hidden = keys > queries
+            if group.has_tree:
+                keys, queries = self._in_tree(group, first_key, hidden)
             if window is not None:
                 hidden |= keys <= queries - window
             mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
             self._tensors[key] = mask.repeat(1, repeats, 1)[:, None]
         return self._tensors[key]
+
+    def _in_tree(self, group: Group, first_key: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Hides the nodes of a tree from each other where they aren't on one path: hidden bool [g, count, keys].
+
+        Returns:
+            Positions of the keys, int64 [g, 1, keys], and of the queries, int64 [g, count, 1].
+        """
+        queries = torch.tensor([span.positions() for span in group.spans], device=hidden.device)[:, :, None]
+        keys = torch.arange(first_key, group.end, device=hidden.device).repeat(len(group.spans), 1, 1)
+        for row, span in enumerate(group.spans):
+            nodes = len(span.parents)
+            if nodes:
+                columns = slice(span.root + 1 - first_key, span.end - first_key)
+                hidden[row, -nodes:, columns] = ~span.ancestry().to(hidden.device)
+                keys[row, 0, columns] = queries[row, -nodes:, 0]
+        return keys, queries
 
     def _per_token(self, what: str, device: torch.device) -> Tensor:
         key = (what, device)
@@ -124,7 +169,7 @@ class BatchLayout:
             if what == "slot":
                 values = [span.slot for span in spans for _ in range(span.count)]
             else:
-                values = [position for span in spans for position in range(span.start, span.end)]
+                values = [place for span in spans for place in range(span.start, span.end)]
             self._tensors[key] = torch.tensor(values, device=device)
         return self._tensors[key]
 

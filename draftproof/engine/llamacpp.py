@@ -49,6 +49,7 @@ class LlamaCppEngine:
         self.slots = slots
         self.weights_sha256 = weights_sha256
         self.kv_bytes = slots * max_context * model.kv_token_bytes()
+        self.trees = False
         self._ids_limit = model.vocab_size
         self._native = context
         self._ids: list[list[int]] = [[] for _ in range(slots)]
@@ -70,10 +71,27 @@ class LlamaCppEngine:
             raise ValueError(f"slot {slot} holds {self.length(slot)} tokens, can't keep {length}")
         self._keep(slot, length)
 
+    def keep(self, slot: int, nodes: Sequence[int]) -> None:
+        """There are no trees here.
+
+        Raises:
+            ValueError: always, but for the empty path.
+        """
+        check_slot(slot, self.slots)
+        if nodes:
+            raise ValueError(f"slot {slot}: no path {list(nodes)} without a tree")
+
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Runs prefill, verification and decode rows in one pass; see `Engine.forward`."""
-        check_rows(rows, slots=self.slots, max_context=self.max_context, ids=self._ids_limit, length=self.length)
+        check_rows(
+            rows,
+            slots=self.slots,
+            max_context=self.max_context,
+            ids=self._ids_limit,
+            length=self.length,
+            trees=self.trees,
+        )
         if not rows:
             return torch.empty(0, self.vocab_size)
         for row in rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from draftproof.engine.interface import Row
+from draftproof.errors import UnsupportedError
 
 
 def check_slot(slot: int, slots: int) -> None:
@@ -13,7 +14,9 @@ def check_slot(slot: int, slots: int) -> None:
         raise ValueError(f"slot {slot} is not in [0, {slots})")
 
 
-def check_rows(rows: Sequence[Row], *, slots: int, max_context: int, ids: int, length: Callable[[int], int]) -> None:
+def check_rows(
+    rows: Sequence[Row], *, slots: int, max_context: int, ids: int, length: Callable[[int], int], trees: bool
+) -> None:
     """Refuses a pass before it changes anything.
 
     Args:
@@ -22,9 +25,11 @@ def check_rows(rows: Sequence[Row], *, slots: int, max_context: int, ids: int, l
         max_context: most tokens of a slot.
         ids: token ids that the model's embedding knows, padding included.
         length: cached tokens of a slot.
+        trees: whether the engine computes them.
 
     Raises:
         ValueError: a row is out of its slot's bounds, or a slot appears twice.
+        UnsupportedError: a row holds a tree, and the engine computes none.
     """
     seen: set[int] = set()
     for row in rows:
@@ -43,3 +48,10 @@ def check_rows(rows: Sequence[Row], *, slots: int, max_context: int, ids: int, l
             raise ValueError(f"slot {row.slot}: {row.logits} logits from {count} tokens")
         if min(row.token_ids) < 0 or max(row.token_ids) >= ids:
             raise ValueError(f"slot {row.slot}: token ids must be in [0, {ids})")
+        if row.parents and not trees:
+            raise UnsupportedError("this engine computes no token trees", metadata={"field": "parents"})
+        if len(row.parents) >= count:
+            raise ValueError(f"slot {row.slot}: {len(row.parents)} nodes in {count} tokens leave no token to hang from")
+        for i, parent in enumerate(row.parents):
+            if not 0 <= parent <= i:
+                raise ValueError(f"slot {row.slot}: the parent of node {i + 1} must be in [0, {i}], got {parent}")

@@ -36,6 +36,7 @@ class KvSlots:
         self.context = context
         self.layers: dict[int, LayerKv] = {}
         self._ids: list[list[int]] = [[] for _ in range(slots)]
+        self._hanging: list[tuple[list[int], list[int]]] = [([], []) for _ in range(slots)]
         self._written = [0] * slots
 
     @property
@@ -54,6 +55,7 @@ class KvSlots:
     def truncate(self, slot: int, length: int) -> None:
         """Forgets all but the first `length` tokens; 0 also wipes the slot."""
         del self._ids[slot][length:]
+        self._hanging[slot] = [], []
         if length == 0 and self._written[slot]:
             # A masked value is multiplied by zero, and zero times NaN is NaN: one request's NaN must not outlive it.
             for kv in self.layers.values():
@@ -68,6 +70,33 @@ class KvSlots:
     def commit(self, slot: int, token_ids: Sequence[int]) -> None:
         """Appends tokens whose keys and values have been written."""
         self._ids[slot].extend(token_ids)
+
+    def hang(self, slot: int, token_ids: Sequence[int], parents: Sequence[int]) -> None:
+        """Remembers a tree whose keys and values have been written, node after node, behind the slot's tokens."""
+        self._hanging[slot] = list(token_ids), list(parents)
+
+    def keep(self, slot: int, nodes: Sequence[int]) -> None:
+        """Moves the keys and values of a path of that tree together, next to the slot's tokens, and forgets the rest.
+
+        Raises:
+            ValueError: there is no such path.
+        """
+        token_ids, parents = self._hanging[slot]
+        above = 0
+        for node in nodes:
+            if not 0 < node <= len(parents) or parents[node - 1] != above:
+                raise ValueError(f"slot {slot}: no path {list(nodes)} in a tree with parents {parents}")
+            above = node
+        begin = len(self._ids[slot])
+        moved = [(begin + i, begin + node - 1) for i, node in enumerate(nodes) if node != i + 1]
+        if moved:
+            into, out_of = slice(moved[0][0], moved[-1][0] + 1), [at for _, at in moved]
+            for kv in self.layers.values():
+                # indexing with a list copies before anything is written over
+                kv.keys[slot, :, into] = kv.keys[slot][:, out_of]
+                kv.values[slot, :, into] = kv.values[slot][:, out_of]
+        self._ids[slot].extend(token_ids[node - 1] for node in nodes)
+        self._hanging[slot] = [], []
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> LayerKv:
         """The layer's cache, made on first use to fit key and value [kv_heads, N, dim] and their device."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from draftproof.engine.interface import Row
+from draftproof.engine.rows import check_rows
 from draftproof.errors import UnsupportedError
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -61,6 +62,7 @@ class TableEngine:
         self.weights_sha256 = hashlib.sha256(f"{self.name}-{spread}".encode()).digest()
         self.passes = 0
         self.fed = 0
+        self.trees = True
         self._order = order
         self._seed = seed
         self._spread = spread
@@ -68,6 +70,7 @@ class TableEngine:
         self._noise_seed = noise_seed
         self._delay = delay
         self._cache: list[list[int]] = [[] for _ in range(slots)]
+        self._hanging: list[list[list[int]]] = [[] for _ in range(slots)]
 
     def draft(self, noise: float, noise_seed: int = 1) -> TableEngine:
         """A draft of this engine: 0 is an exact copy, about 0.2 a good one, 1 unrelated garbage."""
@@ -96,17 +99,29 @@ class TableEngine:
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """Runs all rows; see `Engine.forward`."""
-        self._check(rows)
+        check_rows(
+            rows,
+            slots=self.slots,
+            max_context=self.max_context,
+            ids=self.vocab_size,
+            length=self.length,
+            trees=self.trees,
+        )
         if self._delay:
             time.sleep(self._delay)
         contexts: list[list[int]] = []
         for row in rows:
             cache = self._cache[row.slot]
             del cache[row.start :]
-            cache.extend(row.token_ids)
-            contexts.extend(
-                cache[max(0, end - self._order) : end] for end in range(len(cache) - row.logits + 1, len(cache) + 1)
-            )
+            text = len(row.token_ids) - len(row.parents)
+            cache.extend(row.token_ids[:text])
+            seen = [cache[max(0, end - self._order) : end] for end in range(row.start + 1, len(cache) + 1)]
+            paths: list[list[int]] = [[]]
+            for parent, token in zip(row.parents, row.token_ids[text:], strict=True):
+                paths.append([*paths[parent], token])
+                seen.append([*seen[text - 1], *paths[-1]][-self._order :])
+            self._hanging[row.slot] = paths
+            contexts.extend(seen[len(seen) - row.logits :])
         self.passes += 1
         self.fed += sum(len(row.token_ids) for row in rows)
         return self.logits_after(contexts)
@@ -120,24 +135,21 @@ class TableEngine:
         if not 0 <= length <= len(self._cache[slot]):
             raise ValueError(f"slot {slot} holds {len(self._cache[slot])} tokens, can't keep {length}")
         del self._cache[slot][length:]
+        self._hanging[slot] = []
+
+    def keep(self, slot: int, nodes: Sequence[int]) -> None:
+        """Keeps a path of the tree that the slot's last row fed; see `Engine.keep`."""
+        paths, self._hanging[slot] = self._hanging[slot], []
+        kept: list[int] = []
+        for node in nodes:
+            if not 0 < node < len(paths) or paths[node][:-1] != kept:
+                raise ValueError(f"slot {slot}: no path {list(nodes)}")
+            kept = paths[node]
+        self._cache[slot].extend(kept)
 
     def cached(self, slot: int) -> tuple[int, ...]:
         """The very tokens a slot holds, for checks of rollback."""
         return tuple(self._cache[slot])
-
-    def _check(self, rows: Sequence[Row]) -> None:
-        seen: set[int] = set()
-        for row in rows:
-            if not 0 <= row.slot < self.slots or row.slot in seen:
-                raise ValueError(f"slot {row.slot} is out of range or appears twice")
-            seen.add(row.slot)
-            fed = len(row.token_ids)
-            if not 0 <= row.start <= self.length(row.slot) or fed < 1 or row.start + fed > self.max_context:
-                raise ValueError(f"slot {row.slot}: {fed} tokens from {row.start} don't fit")
-            if not 0 <= row.logits <= fed:
-                raise ValueError(f"slot {row.slot}: {row.logits} logits of {fed} tokens")
-            if not all(0 <= token < self.vocab_size for token in row.token_ids):
-                raise ValueError(f"slot {row.slot}: a token is outside [0, {self.vocab_size})")
 
     def _table(self, tails: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
         """Uniform values in [-0.5, 0.5) on a 2^-24 grid, float64 [N, V], of the tails int64 [N, order]."""
