@@ -42,7 +42,7 @@ def target(
     idle_evict: float = typer.Option(5.0, min=0.01, help="Idle seconds after which a waiting session takes a slot."),
     idle_timeout: float = typer.Option(60.0, min=0.1, help="Idle seconds after which a session is closed."),
     stall_timeout: float = typer.Option(60.0, min=0.1, help="Seconds without progress before NOT_SERVING."),
-    reuse_prefixes: bool = typer.Option(True, help="Let a prompt start from the KV that an earlier one left behind."),
+    reuse_prefixes: bool = typer.Option(True, help="Let a prompt start from the KV of one that begins alike."),
     tls_cert: options.TlsCert = None,
     tls_key: options.TlsKey = None,
     tls_ca: options.TlsCa = None,

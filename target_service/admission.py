@@ -16,7 +16,7 @@ class Admission:
         slots: KV slots.
         queue_limit: most sessions that wait.
         idle_evict: seconds without a round after which a session gives its slot to one that waits.
-        reuse: whether a freed slot keeps the KV of its tokens for a session that begins with them.
+        reuse: whether a session uses the KV of others that begin alike: what a freed slot keeps, or a running one's.
 
     Attributes:
         holding: only sessions that go on from an earlier life get slots; those that have one keep it.
@@ -68,6 +68,7 @@ class Admission:
             self._waiting.remove(session)
             session.slot, session.cached = self._choose(session.tokens)
             self._free.remove(session.slot)
+            session.donor, session.shared = self._donor(session)
             session.state = State.ACTIVE
             session.active_at = session.opened_at = now
             self._held[session.slot] = session
@@ -100,6 +101,10 @@ class Admission:
         if session.state is State.QUEUED and session in self._waiting:
             self._waiting.remove(session)
         session.state = State.CLOSED
+        session.donor = None
+        for other in self._held.values():
+            if other.donor is session:
+                other.donor = None
         if session.slot is not None and not session.in_flight:
             self._release(session, now)
 
@@ -123,6 +128,26 @@ class Admission:
             if empty is not None:
                 return empty, 0
         return slot, common
+
+    def _donor(self, session: Session) -> tuple[Session | None, int]:
+        """The running session to copy the longest beginning from, and its length.
+
+        What isn't computed yet is waited for only where that saves half of the session's own work or more. The wait
+        ends without the donor's peer: it is for tokens that the donor computes in any case.
+        """
+        best, shared = None, session.cached
+        if not self._reuse:
+            return best, shared
+        alone = len(session.tokens) - 1 - session.cached
+        for other in self._held.values():
+            if other.state is State.CLOSED:
+                continue
+            reach = min(max(other.cached, len(other.tokens) - 1), len(session.tokens) - 1)
+            common = min(common_prefix(other.tokens, session.tokens), reach)
+            computed = other.cached >= common
+            if common > shared and (computed or 2 * (common - session.cached) >= alone):
+                best, shared = other, common
+        return best, shared
 
     def _release(self, session: Session, now: float) -> None:
         assert session.slot is not None

@@ -27,8 +27,11 @@ class PassOutcome:
 
 
 def run_pass(engine: Engine, rows: Sequence[PlannedRow]) -> PassOutcome:
-    """On the model thread: forward pass, then verification of the rounds that ride on it."""
+    """On the model thread: copies of shared beginnings, forward pass, verification of the rounds that ride on it."""
     start = time.monotonic_ns()
+    for row in rows:
+        if row.copy_from is not None:
+            engine.copy(row.copy_from, row.row.slot, row.row.start)
     logits = engine.forward([row.row for row in rows])
     forwarded = time.monotonic_ns()
     rounds = [row.session.round_input() for row in rows if row.verifies]

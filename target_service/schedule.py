@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from draftproof.engine.interface import Row
@@ -27,11 +27,17 @@ class PassLimits:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A row and the session it serves; `verifies` if its pending round rides on it."""
+    """A row and the session it serves.
+
+    Attributes:
+        verifies: whether its pending round rides on it.
+        copy_from: slot to copy the tokens before `row.start` from first; None where the session's own slot holds them.
+    """
 
     session: Session
     row: Row
     verifies: bool
+    copy_from: int | None = None
 
 
 def plan(sessions: Iterable[Session], limits: PassLimits) -> list[PlannedRow]:
@@ -40,7 +46,7 @@ def plan(sessions: Iterable[Session], limits: PassLimits) -> list[PlannedRow]:
     Args:
         sessions: active sessions, none of them in flight.
     """
-    waiting = list(sessions)
+    waiting = [s for s in sessions if not s.waits_for_donor]
     rounds = [s for s in waiting if s.pending is not None and _reaches_end(s, limits)]
     rounds.sort(key=lambda s: s.pending.arrived_ns if s.pending else 0)
     riding = set(map(id, rounds))
@@ -62,19 +68,23 @@ def _reaches_end(session: Session, limits: PassLimits) -> bool:
 
 
 def _chunk_end(session: Session, limits: PassLimits) -> int:
-    boundary = (session.cached // limits.prefill_chunk + 1) * limits.prefill_chunk
+    boundary = (session.start // limits.prefill_chunk + 1) * limits.prefill_chunk
     return min(boundary, len(session.tokens) - 1)
 
 
 def _round_row(session: Session) -> PlannedRow:
     assert session.pending is not None
-    assert session.slot is not None
     proposals = session.pending.intake.tokens
-    fed = [*session.tokens[session.cached :], *proposals]
-    return PlannedRow(session, Row(session.slot, session.cached, fed, len(proposals) + 1), verifies=True)
+    fed = [*session.tokens[session.start :], *proposals]
+    return _planned(session, fed, logits=len(proposals) + 1)
 
 
 def _chunk_row(session: Session, limits: PassLimits) -> PlannedRow:
+    return _planned(session, session.tokens[session.start : _chunk_end(session, limits)], logits=0)
+
+
+def _planned(session: Session, fed: Sequence[int], logits: int) -> PlannedRow:
+    """The row that feeds these tokens; only rounds want logits."""
     assert session.slot is not None
-    fed = session.tokens[session.cached : _chunk_end(session, limits)]
-    return PlannedRow(session, Row(session.slot, session.cached, fed, 0), verifies=False)
+    copy_from = session.donor.slot if session.donor is not None else None
+    return PlannedRow(session, Row(session.slot, session.start, fed, logits), logits > 0, copy_from)

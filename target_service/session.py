@@ -65,6 +65,8 @@ class Session:
         sample_index: part of its key, where the target makes one.
         continues: it came with a key, from an earlier life of the same request.
         turned: its weights have changed and no verdict has said so yet.
+        donor: a session whose KV of their common beginning it will copy, once it is computed.
+        shared: length of that beginning, more than it has cached itself.
     """
 
     key: tuple[object, int]
@@ -95,20 +97,32 @@ class Session:
     sample_index: int = 0
     continues: bool = False
     turned: bool = False
+    donor: Session | None = None
+    shared: int = 0
 
     def __post_init__(self) -> None:
         self.tokens = [*self.prompt_ids, *self.output_ids]
         for token in self.output_ids:
             self.text.push(token)
 
+    @property
+    def waits_for_donor(self) -> bool:
+        """Whether what it will copy is still being computed."""
+        return self.donor is not None and self.donor.cached < self.shared
+
+    @property
+    def start(self) -> int:
+        """Where its next row begins: after what it has cached, or after what it copies first."""
+        return self.shared if self.donor is not None and not self.waits_for_donor else self.cached
+
     def prefill_left(self) -> int:
         """Committed tokens to cache before a round's row, which feeds the last one itself."""
-        return len(self.tokens) - 1 - self.cached
+        return len(self.tokens) - 1 - self.start
 
     @property
     def is_runnable(self) -> bool:
         """Whether a pass could do something for it."""
-        return self.pending is not None or self.prefill_left() > 0
+        return not self.waits_for_donor and (self.pending is not None or self.prefill_left() > 0)
 
     def round_input(self) -> RoundInput:
         """The pending round as verification takes it."""
@@ -130,7 +144,7 @@ class Session:
         """Goes on under other weights from what is committed. A block that waits is verified under them: its proposals
         are draws from their q whatever p is. What has not begun gets the key that belongs to the new version."""
         self.weights_version, self.weights_sha256 = weights_version, weights_sha256
-        self.cached = 0
+        self.cached, self.donor = 0, None
         if self.state is State.QUEUED and not self.continues:
             self.request_key = new_key(self.params.seed, self.prompt_ids, self.sample_index, weights_version)
         self.turned = self.state is State.ACTIVE

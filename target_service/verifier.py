@@ -50,7 +50,8 @@ class VerifierConfig:
         idle_timeout: seconds without a round after which a session is closed in any case.
         stall_timeout: seconds a pass may take, or runnable work may wait, before health turns NOT_SERVING (G2).
         allow_lossy: whether requests may ask for a rule that bends the output law.
-        reuse_prefixes: whether a freed slot keeps its KV for a session that begins with the same tokens.
+        reuse_prefixes: whether sessions that begin with the same tokens use each other's KV: a running one's, or what a
+            freed slot keeps.
         passes: limits of one forward pass.
     """
 
@@ -216,6 +217,9 @@ class Verifier:
     async def _run_pass(self, rows: Sequence[PlannedRow]) -> None:
         for row in rows:
             row.session.in_flight = True
+            if row.copy_from is not None:
+                self._metrics.shared(row.row.start - row.session.cached)
+                row.session.cached, row.session.donor = row.row.start, None
         started_ns = time.monotonic_ns()
         outcome: PassOutcome | RequestError
         try:

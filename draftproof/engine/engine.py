@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 from draftproof.engine.forwards import Forward
 from draftproof.engine.interface import Row
 from draftproof.engine.layout import BatchLayout, Span, plan
-from draftproof.engine.rows import check_rows, check_slot
+from draftproof.engine.rows import check_copy, check_rows, check_slot
 from draftproof.engine.slots import KvSlots
 
 INVARIANT_WIDTH: Final = 16
@@ -84,6 +84,12 @@ class TransformersEngine:
             raise ValueError(f"slot {slot} holds {self._store.length(slot)} tokens, can't keep {length}")
         with torch.inference_mode():
             self._store.truncate(slot, length)
+
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Makes a slot hold the first `length` tokens of another, and nothing else; see `Engine.copy`."""
+        check_copy(source, slot, length, slots=self.slots, held=self._store.length)
+        with torch.inference_mode():
+            self._store.copy(source, slot, length)
 
     def replace(self, run: Forward, weights_sha256: bytes) -> None:
         """Goes on with other weights of the same model; nothing cached under the old ones is left."""

@@ -94,6 +94,14 @@ class Engine(Protocol):
         """Rolls the slot back to its first `length` tokens; 0 frees it."""
         ...
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Makes a slot hold the first `length` tokens of another, and nothing else.
+
+        Raises:
+            ValueError: there is no such slot, both are one, or the source holds fewer tokens.
+        """
+        ...
+
 
 class Tokenizer(Protocol):
     """Text to ids and back."""

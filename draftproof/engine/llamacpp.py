@@ -13,7 +13,7 @@ from torch import Tensor
 from draftproof.engine import embedded
 from draftproof.engine.config import EMBEDDED, ModelConfig, context_within
 from draftproof.engine.interface import Row, Tokenizer
-from draftproof.engine.rows import check_rows, check_slot
+from draftproof.engine.rows import check_copy, check_rows, check_slot
 from draftproof.engine.selfcheck import TOLERANCE, distance, probe, ragged
 from draftproof.errors import ModelLoadError
 
@@ -80,6 +80,15 @@ class LlamaCppEngine:
         check_slot(slot, self.slots)
         if nodes:
             raise ValueError(f"slot {slot}: no path {list(nodes)} without a tree")
+
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Makes a slot hold the first `length` tokens of another; see `Engine.copy`. Both then share their place."""
+        check_copy(source, slot, length, slots=self.slots, held=self.length)
+        self._keep(slot, 0)
+        self._native.share(source, slot, length)
+        self._ids[slot] = self._ids[source][:length]
+        if length and source in self._tainted:
+            self._tainted.add(slot)
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row]) -> Tensor:

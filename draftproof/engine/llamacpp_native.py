@@ -209,6 +209,10 @@ class NativeContext:
         if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
             raise RuntimeError(f"llama.cpp can't roll sequence {sequence} back to {start}")
 
+    def share(self, source: int, sequence: int, length: int) -> None:
+        """Puts the first `length` positions of a sequence into an empty one as well. Nothing is copied."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, sequence, 0, length)
+
     def wipe(self) -> None:
         """Forgets all sequences and zeroes their keys and values."""
         llama_cpp.llama_memory_clear(self._memory, True)

@@ -14,6 +14,27 @@ def check_slot(slot: int, slots: int) -> None:
         raise ValueError(f"slot {slot} is not in [0, {slots})")
 
 
+def check_copy(source: int, slot: int, length: int, *, slots: int, held: Callable[[int], int]) -> None:
+    """Refuses a copy before it changes anything.
+
+    Args:
+        source: slot to copy from.
+        slot: slot to copy to.
+        length: tokens to copy.
+        slots: of the engine.
+        held: cached tokens of a slot.
+
+    Raises:
+        ValueError: there is no such slot, both are one, or the source holds fewer tokens.
+    """
+    check_slot(source, slots)
+    check_slot(slot, slots)
+    if source == slot:
+        raise ValueError(f"slot {slot} can't be copied to itself")
+    if not 0 <= length <= held(source):
+        raise ValueError(f"slot {source} holds {held(source)} tokens, can't copy {length}")
+
+
 def check_rows(
     rows: Sequence[Row], *, slots: int, max_context: int, ids: int, length: Callable[[int], int], trees: bool
 ) -> None:

@@ -63,6 +63,15 @@ class KvSlots:
                 kv.values[slot, :, : self._written[slot]] = 0
             self._written[slot] = 0
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Makes a slot hold the first `length` tokens of another; what it held before is wiped."""
+        self.truncate(slot, 0)
+        for kv in self.layers.values():
+            kv.keys[slot, :, :length] = kv.keys[source, :, :length]
+            kv.values[slot, :, :length] = kv.values[source, :, :length]
+        self.will_write(slot, length)
+        self._ids[slot] = self._ids[source][:length]
+
     def will_write(self, slot: int, end: int) -> None:
         """Notes that positions below `end` are about to be written."""
         self._written[slot] = max(self._written[slot], end)

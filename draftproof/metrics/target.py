@@ -151,6 +151,11 @@ class TargetMetrics(Recorder):
             "Tokens whose KV a new session found in its slot, left there by an earlier one.",
             registry=registry,
         )
+        self._shared = Counter(
+            f"{PREFIX}_shared_prefix_tokens",
+            "Tokens whose KV a session copied from another that was running, as the samples of one prompt do.",
+            registry=registry,
+        )
         self._evicted = Counter(
             f"{PREFIX}_evicted_sessions", "Sessions that lost their slot to one that waited.", registry=registry
         )
@@ -267,6 +272,11 @@ class TargetMetrics(Recorder):
     def reused(self, tokens: int) -> None:
         """Counts tokens that a new session need not feed."""
         self._reused.inc(tokens)
+
+    @never_raises
+    def shared(self, tokens: int) -> None:
+        """Counts tokens that a session copied rather than feed them."""
+        self._shared.inc(tokens)
 
     @never_raises
     def evicted(self) -> None:

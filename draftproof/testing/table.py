@@ -147,6 +147,12 @@ class TableEngine:
             kept = paths[node]
         self._cache[slot].extend(kept)
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Makes a slot hold the first `length` tokens of another; see `Engine.copy`."""
+        if source == slot or not 0 <= length <= len(self._cache[source]):
+            raise ValueError(f"slot {source} holds {len(self._cache[source])} tokens, can't copy {length} to {slot}")
+        self._cache[slot] = self._cache[source][:length]
+
     def cached(self, slot: int) -> tuple[int, ...]:
         """The very tokens a slot holds, for checks of rollback."""
         return tuple(self._cache[slot])

@@ -35,6 +35,16 @@ def test_bit_equal_whatever_batch_chunks_blocks_and_rollbacks(tiny, kind, dtype)
     assert mixed.token_ids(2) == tuple(text)
 
 
+def test_bit_equal_after_a_copied_beginning(tiny):
+    text = ids(45, 1)
+    settings = {"dtype": "bfloat16", "batch_invariant": True, "max_context": 61}
+    expected = tiny("llama").engine(**settings).forward([Row(0, 0, text, 20)])
+    engine = tiny("llama").engine(**settings)
+    engine.forward([Row(3, 0, [*text[:30], *ids(9, 2)], 0)])
+    engine.copy(3, 1, 25)
+    assert torch.equal(engine.forward([Row(1, 25, text[25:], 20)]), expected)
+
+
 def test_equals_the_plain_forward(each_kind):
     engine = each_kind.engine(batch_invariant=True)
     text = ids(45, 1)

@@ -169,6 +169,53 @@ def test_truncate(tiny):
     assert engine.length(0) == 0
 
 
+@pytest.mark.parametrize("length", [0, 1, 13, 30])
+def test_a_copied_beginning_equals_cold_recompute(any_kind, length):
+    """Whatever the slot held before, and whatever becomes of the slot that it came from."""
+    engine = any_kind.engine()
+    source, ending = ids(30, 1), ids(9, 2)
+    engine.forward([Row(0, 0, source, 0), Row(2, 0, ids(40, 3), 0)])
+    engine.copy(0, 2, length)
+    assert engine.token_ids(2) == tuple(source[:length])
+    engine.forward([Row(0, 5, ids(20, 4), 0)])
+    engine.truncate(0, 0)
+    text = [*source[:length], *ending]
+    logits = engine.forward([Row(2, length, ending, 9), Row(1, 0, ids(12, 5), 0)])
+    assert_close(logits, any_kind.plain(text)[-9:])
+    cold = any_kind.engine()
+    cold.forward([Row(2, 0, text, 0)])
+    for kept, expected in zip(any_kind.cache(engine, 2), any_kind.cache(cold, 2), strict=True):
+        assert_close(kept, expected)
+
+
+def test_the_source_of_a_copy_stays_as_it_was(any_kind):
+    engine = any_kind.engine()
+    text = ids(30, 1)
+    engine.forward([Row(0, 0, text, 0)])
+    engine.copy(0, 1, 20)
+    engine.forward([Row(1, 18, ids(30, 2), 0)])
+    engine.truncate(1, 0)
+    assert_close(engine.forward([Row(0, 30, [5], 1)]), any_kind.plain([*text, 5])[-1:])
+
+
+@pytest.mark.parametrize(
+    ("source", "slot", "length", "message"),
+    [
+        (0, 0, 2, "slot 0 can't be copied to itself"),
+        (0, 4, 2, "slot 4"),
+        (-1, 1, 0, "slot -1"),
+        (0, 1, 4, "holds 3 tokens, can't copy 4"),
+        (0, 1, -1, "can't copy -1"),
+    ],
+)
+def test_copies_out_of_bounds_are_refused_and_change_nothing(any_kind, source, slot, length, message):
+    engine = any_kind.engine()
+    engine.forward([Row(0, 0, [1, 2, 3], 0), Row(1, 0, [4], 0)])
+    with pytest.raises(ValueError, match=message):
+        engine.copy(source, slot, length)
+    assert (engine.token_ids(0), engine.token_ids(1)) == ((1, 2, 3), (4,))
+
+
 def test_a_full_slot_works_to_its_last_token(any_kind):
     engine = any_kind.engine(max_context=40)
     text = ids(40)
@@ -189,6 +236,18 @@ def test_nan_of_one_request_does_not_reach_the_slot_s_next_owner(tiny):
     engine.forward([Row(0, 0, short[:-1], 0)])
     logits = engine.forward([Row(0, 5, short[-1:], 1), Row(1, 50, [3], 1)])
     assert_close(logits[:1], tiny("llama").plain(short)[-1:])
+
+
+def test_nan_of_one_request_does_not_reach_the_owner_of_a_copy(tiny):
+    engine = tiny("llama").engine()
+    text = ids(6, 3)
+    engine.forward([Row(0, 0, ids(60, 1), 0), Row(1, 0, text, 0), Row(2, 0, ids(80, 2), 0)])
+    with torch.inference_mode():
+        for kv in engine._store.layers.values():
+            kv.values[0, :, :60] = float("nan")
+    engine.copy(1, 0, 5)
+    logits = engine.forward([Row(0, 5, text[5:], 1), Row(2, 80, [3], 1)])
+    assert_close(logits[:1], tiny("llama").plain(text)[-1:])
 
 
 def test_failed_pass_leaves_slots_rolled_back_to_their_start(tiny, monkeypatch: pytest.MonkeyPatch):

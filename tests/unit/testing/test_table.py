@@ -42,6 +42,20 @@ def test_rollback_equals_a_cold_start(keep: int) -> None:
     assert used.cached(0) == (*kept, 7, 8)
 
 
+@pytest.mark.parametrize("length", range(5))
+def test_a_copied_beginning_equals_a_cold_start(length: int) -> None:
+    used, cold = TableEngine(order=3), TableEngine(order=3)
+    used.forward([Row(0, 0, [1, 2, 3, 4], 0), Row(1, 0, [9, 9], 0)])
+    used.copy(0, 1, length)
+    used.truncate(0, 0)
+    text = [*[1, 2, 3, 4][:length], 7, 8]
+    assert torch.equal(used.forward([Row(1, length, [7, 8], 2)]), cold.forward([Row(0, 0, text, 2)]))
+    assert used.cached(1) == tuple(text)
+    for source, slot, count in ((0, 0, 0), (1, 0, 99), (1, 0, -1)):
+        with pytest.raises(ValueError, match="can't copy"):
+            used.copy(source, slot, count)
+
+
 def test_logits_depend_on_the_last_tokens_alone() -> None:
     engine = TableEngine(order=2)
     a, b, c, d = engine.logits_after([[5, 1, 2], [9, 9, 1, 2], [1, 3, 2], [2]])
