@@ -10,6 +10,7 @@ DraftproofError
     ├── UnsupportedError          the server lacks what the request needs
     ├── UnauthenticatedError      missing or wrong bearer token
     ├── FingerprintMismatchError  the two models don't share a vocabulary or contract
+    ├── QuarantinedError          the target's audit caught this draft lying
     ├── ProtocolError             the peer broke the protocol
     ├── PrefixLostError           the session's KV is gone; send the prefix again
     ├── OverloadedError           a queue is full; carries a retry delay
@@ -110,6 +111,13 @@ class FingerprintMismatchError(RequestError):
     code = "FAILED_PRECONDITION"
 
 
+class QuarantinedError(RequestError):
+    """The target's audit caught this draft lying about its distribution; it serves the draft's sessions no more."""
+
+    reason = "QUARANTINED"
+    code = "FAILED_PRECONDITION"
+
+
 class ProtocolError(RequestError):
     """The peer sent what the protocol doesn't allow here."""
 
@@ -183,6 +191,7 @@ BY_REASON: dict[str, type[RequestError]] = {
         UnsupportedError,
         UnauthenticatedError,
         FingerprintMismatchError,
+        QuarantinedError,
         ProtocolError,
         PrefixLostError,
         OverloadedError,

@@ -17,6 +17,7 @@ from draftproof.errors import (
     OverloadedError,
     PeerUnavailableError,
     ProtocolError,
+    QuarantinedError,
     RequestCancelledError,
     RequestError,
     UnavailableError,
@@ -38,6 +39,7 @@ class Reason(enum.Enum):
     MISMATCH = "mismatch"
     OVERLOADED = "overloaded"
     NO_DRAFT = "no_draft"
+    QUARANTINED = "quarantined"
 
 
 _SILENT = "silent_seconds"
@@ -51,7 +53,7 @@ class Fallback:
         reason: for the counters.
         blamed: the workers to avoid; none where nobody is at fault.
         pause: seconds to wait first.
-        parted: whether the draft failed to reach the target.
+        parted: whether this draft and this target can't work together for now.
     """
 
     reason: Reason
@@ -138,6 +140,8 @@ def blame(error: RequestError, route: Route) -> Fallback | None:
         return Fallback(Reason.DRAINING, leaving, 0.0 if leaving else 0.1)
     if isinstance(error, FingerprintMismatchError):
         return Fallback(Reason.MISMATCH, (called,))
+    if isinstance(error, QuarantinedError):
+        return Fallback(Reason.QUARANTINED, (called,), parted=True)
     if is_stall(error):
         if draft is None or target.state is not State.READY:
             return Fallback(Reason.TARGET_SLOW, (target,))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import structlog
 
+from draftproof.audit.transform import Interval
 from draftproof.engine.interface import Tokenizer
 from draftproof.engine.text import TextStream
 from draftproof.errors import InvalidArgumentError, ProtocolError, UnsupportedError
@@ -15,7 +17,9 @@ from draftproof.sampling.draft_q import DraftQ, MalformedQError
 from draftproof.sampling.params import Rule
 from draftproof.serving.prompt import check_ids, room
 from draftproof.v1 import distribution_pb2, target_pb2
-from draftproof.verification.intake import Sent, admit, admit_ids
+from draftproof.verification import evidence
+from draftproof.verification import intake as checks
+from draftproof.verification.intake import RefusalKind, RefusalNote, Sent, admit, admit_ids
 from draftproof.wire import distribution as wire_distribution
 from draftproof.wire import params as wire_params
 from target_service.session import Deliver, PendingRound, Session, new_key, stop_ids
@@ -52,6 +56,7 @@ class Intake:
         deliver: Deliver,
         weights_version: int,
         weights_sha256: bytes,
+        drafter: str,
     ) -> Session:
         """A session that waits for its slot.
 
@@ -97,10 +102,18 @@ class Intake:
             lossless=not params.rule.lossy,
             sample_index=request.sample_index,
             continues=bool(request.request_key),
+            drafter=drafter,
+            audited=not request.request_key and params.seed is None,
         )
 
-    def round(self, session: Session, number: int, block: target_pb2.Block) -> PendingRound:
+    def round(self, session: Session, number: int, block: target_pb2.Block, quarantined: bool = False) -> PendingRound:
         """A block that may ride on a forward pass; proposals that break the rules are cut off (L7, L11).
+
+        Args:
+            session: whose.
+            number: of the round.
+            block: as it was sent.
+            quarantined: whether its drafter was caught lying; then no proposal is taken.
 
         Raises:
             RequestError: the block doesn't fit the session.
@@ -116,11 +129,19 @@ class Intake:
             raise ProtocolError(f"block starts at {block.start}, the session is at {len(session.tokens)}")
         for proposal in block.proposals:
             self._metrics.encoding(proposal.q)
-        if session.params.rule is Rule.COUPLED:
+        found: list[Interval] = []
+        if quarantined and block.proposals:
+            note = RefusalNote(
+                0, RefusalKind.QUARANTINED, "the audit caught this draft lying; it proposes nothing here"
+            )
+            intake = checks.Intake([], [], note, True)
+        elif session.params.rule is Rule.COUPLED:
             intake = admit_ids([proposal.token_id for proposal in block.proposals], self._vocab_size)
         else:
             sent = [Sent(proposal.token_id, self._decode(proposal.q)) for proposal in block.proposals]
             intake = admit(sent, session.request_key, block.start, self._vocab_size)
+            if session.audited:
+                found = _shown(sent, intake)
         if intake.refusal is not None:
             self._metrics.refusal(intake.refusal.kind)
             log.warning(
@@ -130,10 +151,19 @@ class Intake:
                 offset=intake.refusal.offset,
                 detail=intake.refusal.message,
             )
-        return PendingRound(number, intake, arrived_ns, block.unaided)
+        return PendingRound(number, intake, arrived_ns, block.unaided, found)
 
     def _decode(self, message: distribution_pb2.Distribution) -> DraftQ | MalformedQError:
         try:
             return wire_distribution.decode(message, self._vocab_size)
         except MalformedQError as error:
             return error
+
+
+def _shown(sent: Sequence[Sent], intake: checks.Intake) -> list[Interval]:
+    """Where proposals lie under their q, as they were sent, up to the first that wasn't verified as sent."""
+    shown = []
+    for proposal in sent[: len(intake.tokens) + (not intake.lossless)]:
+        assert not isinstance(proposal.q, MalformedQError)
+        shown.append(evidence.proposed(proposal.q, proposal.token_id))
+    return shown

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from draftproof.audit.transform import Interval
 from draftproof.engine.text import TextStream
 from draftproof.sampling import rng
 from draftproof.sampling.params import Rule, SamplingParams
@@ -23,6 +24,7 @@ _REFUSAL = {
     RefusalKind.MALFORMED_Q: verdict_pb2.REFUSAL_KIND_MALFORMED_Q,
     RefusalKind.DRAW_MISMATCH: verdict_pb2.REFUSAL_KIND_DRAW_MISMATCH,
     RefusalKind.ZERO_MASS: verdict_pb2.REFUSAL_KIND_ZERO_MASS,
+    RefusalKind.QUARANTINED: verdict_pb2.REFUSAL_KIND_QUARANTINED,
 }
 
 
@@ -36,12 +38,21 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class PendingRound:
-    """A block that waits for its forward pass, and how many rounds without proposals follow it unasked."""
+    """A block that waits for its forward pass.
+
+    Attributes:
+        number: of the round.
+        intake: its proposals.
+        arrived_ns: monotonic time.
+        unaided: how many rounds without proposals follow it unasked.
+        sent: where each proposal lies under its q, for the audit, as it was sent.
+    """
 
     number: int
     intake: Intake
     arrived_ns: int
     unaided: int = 0
+    sent: Sequence[Interval] = ()
 
     def following(self) -> PendingRound | None:
         """The round without proposals that comes unasked after this one; its wait begins now."""
@@ -64,6 +75,8 @@ class Session:
         pace: how soon its next round comes.
         sample_index: part of its key, where the target makes one.
         continues: it came with a key, from an earlier life of the same request.
+        drafter: who proposes, "" where nobody does.
+        audited: whether the target made its key, so that nobody could know its numbers.
         turned: its weights have changed and no verdict has said so yet.
         donor: a session whose KV of their common beginning it will copy, once it is computed.
         shared: length of that beginning, more than it has cached itself.
@@ -99,6 +112,8 @@ class Session:
     turned: bool = False
     donor: Session | None = None
     shared: int = 0
+    drafter: str = ""
+    audited: bool = False
 
     def __post_init__(self) -> None:
         self.tokens = [*self.prompt_ids, *self.output_ids]
@@ -138,6 +153,7 @@ class Session:
             qs=intake.qs,
             trace_top=self.trace_top,
             logprobs=self.params.logprobs,
+            audited=self.audited,
         )
 
     def turn(self, weights_version: int, weights_sha256: bytes) -> None:

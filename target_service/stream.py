@@ -83,7 +83,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         drafter = hello.drafter
         log.info("draft connected", drafter=drafter, peer=context.peer())
         limit = min(self._max_message_bytes, hello.max_message_bytes or self._max_message_bytes)
-        stream = _Stream(self._verifier, self._metrics, self._outbox_limit, limit)
+        stream = _Stream(self._verifier, self._metrics, self._outbox_limit, limit, _name(drafter, context.peer()))
         loops = (stream.read(request_iterator), stream.write(context), stream.overflowed(), self._ended(stream))
         tasks = {asyncio.create_task(loop) for loop in loops}
         try:
@@ -139,7 +139,10 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
 class _Stream:
     """One draft's stream; the owner of its sessions."""
 
-    def __init__(self, verifier: Verifier, metrics: TargetMetrics, outbox_limit: int, max_message_bytes: int) -> None:
+    def __init__(
+        self, verifier: Verifier, metrics: TargetMetrics, outbox_limit: int, max_message_bytes: int, drafter: str
+    ) -> None:
+        self._drafter = drafter
         self._max_message_bytes = max_message_bytes
         self._verifier = verifier
         self._metrics = metrics
@@ -188,7 +191,7 @@ class _Stream:
             if kind == "block":
                 self._verifier.block(self, frame.session, frame.epoch, frame.round, frame.block)
             elif kind == "open":
-                self._verifier.open(self, frame.session, frame.epoch, frame.open, self._deliver)
+                self._verifier.open(self, frame.session, frame.epoch, frame.open, self._deliver, self._drafter)
             elif kind == "close":
                 self._verifier.close(self, frame.session, frame.epoch)
             else:
@@ -206,3 +209,9 @@ async def _next(frames: AsyncIterator[target_pb2.VerifyRequest]) -> target_pb2.V
         return await anext(frames)
     except StopAsyncIteration:
         raise ProtocolError("the stream ended before its handshake") from None
+
+
+def _name(drafter: str, peer: str) -> str:
+    """How the audit knows a draft: its name and host, "grpc:address:port" without the port."""
+    host = peer.partition(":")[2].rpartition(":")[0] or peer
+    return f"{drafter[:64] or 'unnamed'}@{host}"

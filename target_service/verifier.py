@@ -17,6 +17,7 @@ from draftproof.errors import (
     NumericsError,
     PrefixLostError,
     ProtocolError,
+    QuarantinedError,
     RequestError,
 )
 from draftproof.metrics.target import TargetMetrics
@@ -26,6 +27,7 @@ from draftproof.v1 import target_pb2
 from draftproof.verification.round import RoundResult
 from draftproof.wire import error as wire_error
 from target_service.admission import Admission
+from target_service.audit import Audit
 from target_service.gathering import PassTime, gathered
 from target_service.intake import Intake
 from target_service.passes import PassOutcome, bug, run_pass
@@ -94,6 +96,7 @@ class Verifier:
             metrics,
             config.allow_lossy,
         )
+        self._audit = Audit(config.max_gamma, metrics.audit)
         self._admission = Admission(engine.slots, config.queue_limit, config.idle_evict, reuse=config.reuse_prefixes)
         self.weights = Turnover(engine.weights_sha256, self._admission, thread, self._look)
         self._sessions: dict[tuple[object, int], Session] = {}
@@ -118,15 +121,25 @@ class Verifier:
     # -- calls of the streams ------------------------------------------------------------------------------------
 
     def open(
-        self, owner: object, session_id: int, epoch: int, request: target_pb2.OpenSession, deliver: Deliver
+        self,
+        owner: object,
+        session_id: int,
+        epoch: int,
+        request: target_pb2.OpenSession,
+        deliver: Deliver,
+        drafter: str = "",
     ) -> None:
-        """Opens a session, or a new epoch of one; its frames go to `deliver`.
+        """Opens a session, or a new epoch of one; its frames go to `deliver`. `drafter` is who will propose.
 
         Raises:
             RequestError: refused; nothing is kept of it.
         """
         if self._draining:
             raise DrainingError("the target is shutting down", retry_delay=1.0)
+        if self._audit.quarantined(drafter):
+            raise QuarantinedError(
+                f"the audit of this target caught {drafter} lying; look for 'audit alarm' in its log"
+            )
         old = self._sessions.get((owner, session_id))
         if old is not None:
             if epoch <= old.epoch:
@@ -134,7 +147,7 @@ class Verifier:
                 return
             self._drop(old)
         session = self._intake.session(
-            (owner, session_id), epoch, request, deliver, self.weights.version, self.weights.sha256
+            (owner, session_id), epoch, request, deliver, self.weights.version, self.weights.sha256, drafter
         )
         self._admission.enter(session, time.monotonic())
         self._sessions[session.key] = session
@@ -162,7 +175,8 @@ class Verifier:
             if session.state is not State.ACTIVE:
                 when = "before the session was open" if last is None else "after the session ended"
                 raise ProtocolError(f"a block came {when}")
-            session.pending = self._intake.round(session, number, block)
+            quarantined = self._audit.quarantined(session.drafter)
+            session.pending = self._intake.round(session, number, block, quarantined)
         except RequestError as error:
             self._fail(session, error)
             return
@@ -268,11 +282,13 @@ class Verifier:
 
     def _deliver_verdict(self, session: Session, result: RoundResult, outcome: PassOutcome, started_ns: int) -> None:
         assert session.pending is not None
-        following = session.pending.following()
+        pending = session.pending
+        following = pending.following()
         frame = session.answer(result, started_ns, outcome.forward_ns, outcome.verify_ns)
         session.active_at = time.monotonic()
         self._metrics.verdict(frame.verdict, session.params.rule)
         session.deliver(frame)
+        self._audit.observe(session, pending, result, len(frame.verdict.tokens))
         if following is None or frame.verdict.finish_reason:
             session.pace.left(session.active_at)
         else:

@@ -97,6 +97,11 @@ class Account:
             Check.EXCESS: DriftBets(1.0),
         }
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the bets cover every round that was taken in."""
+        return not self._open
+
     def observe(self, evidence: Evidence) -> list[Alarm]:
         """Takes in one round; the alarms raised where that settles the bets."""
         self.tokens += evidence.tokens

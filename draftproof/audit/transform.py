@@ -32,7 +32,7 @@ def interval(masses: NDArray[np.floating] | NDArray[np.integer], mass: float, to
     """
     if mass <= 0.0:
         return Interval(1.0, 0.0)
-    above = float(masses[masses > mass].sum(dtype=np.float64))
+    above = float(masses.dot(masses > mass))
     equal = mass * int(np.count_nonzero(masses == mass))
     return Interval(above / total, equal / total)
 

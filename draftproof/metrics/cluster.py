@@ -20,6 +20,7 @@ FALLBACK_REASONS = (
     "mismatch",
     "overloaded",
     "no_draft",
+    "quarantined",
 )
 OUTCOMES = ("OK", *BY_REASON)
 NO_DRAFT = "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
@@ -23,7 +23,16 @@ ENCODINGS = ("lattice", "sparse", "dense", "one_hot", "none")
 OTHER = "other"
 
 P = ParamSpec("P")
-R = TypeVar("R", bound="Recorder")
+R = TypeVar("R", bound="Counting")
+
+
+class Counting(Protocol):
+    """Knows where to count an event that was lost."""
+
+    @property
+    def failed_to_record(self) -> Callable[[str], None]:
+        """Counts it; called from an exception handler."""
+        ...
 
 
 class Recorder:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from draftproof.errors import BY_REASON
+from draftproof.metrics.audit import AuditMetrics
 from draftproof.metrics.common import (
     ENCODINGS,
     OTHER,
@@ -53,6 +54,7 @@ class TargetMetrics(Recorder):
         self._count_trouble(registry)
         self._measure_passes(registry)
         self._reasons = Names([*BY_REASON, OTHER])
+        self.audit = AuditMetrics(registry, self)
 
     def _count_acceptance(self, registry: CollectorRegistry, max_gamma: int) -> None:
         spec = f"{PREFIX}_spec_decode"
@@ -125,7 +127,7 @@ class TargetMetrics(Recorder):
         self._refused = Counter(
             f"{PREFIX}_refused_proposals",
             "Positions not verified as sent, by kind: malformed_q, draw_mismatch (the target's own draw took the"
-            " place of the token sent), zero_mass.",
+            " place of the token sent), zero_mass, quarantined (the audit caught the draft lying).",
             ["kind"],
             registry=registry,
         )

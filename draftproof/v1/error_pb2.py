@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64raftproof/v1/error.proto\x12\rdraftproof.v1\x1a\x1egoogle/protobuf/duration.proto\"\xdb\x01\n\x05\x45rror\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.draftproof.v1.ErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x34\n\x08metadata\x18\x03 \x03(\x0b\x32\".draftproof.v1.Error.MetadataEntry\x12.\n\x0bretry_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\x84\x04\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12!\n\x1d\x45RROR_REASON_INVALID_ARGUMENT\x10\x01\x12\x1f\n\x1b\x45RROR_REASON_CONTEXT_LENGTH\x10\x02\x12\x19\n\x15\x45RROR_REASON_PROTOCOL\x10\x03\x12%\n!ERROR_REASON_FINGERPRINT_MISMATCH\x10\x04\x12\x1b\n\x17\x45RROR_REASON_OVERLOADED\x10\x05\x12\x19\n\x15\x45RROR_REASON_DRAINING\x10\x06\x12!\n\x1d\x45RROR_REASON_PEER_UNAVAILABLE\x10\x07\x12\x1c\n\x18\x45RROR_REASON_PREFIX_LOST\x10\x08\x12\x19\n\x15\x45RROR_REASON_NUMERICS\x10\t\x12 \n\x1c\x45RROR_REASON_UNAUTHENTICATED\x10\n\x12\"\n\x1e\x45RROR_REASON_MESSAGE_TOO_LARGE\x10\x0b\x12\x19\n\x15\x45RROR_REASON_INTERNAL\x10\x0c\x12\"\n\x1e\x45RROR_REASON_DEADLINE_EXCEEDED\x10\r\x12\x1a\n\x16\x45RROR_REASON_CANCELLED\x10\x0e\x12\x1c\n\x18\x45RROR_REASON_UNSUPPORTED\x10\x0f\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64raftproof/v1/error.proto\x12\rdraftproof.v1\x1a\x1egoogle/protobuf/duration.proto\"\xdb\x01\n\x05\x45rror\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.draftproof.v1.ErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x34\n\x08metadata\x18\x03 \x03(\x0b\x32\".draftproof.v1.Error.MetadataEntry\x12.\n\x0bretry_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\xa2\x04\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12!\n\x1d\x45RROR_REASON_INVALID_ARGUMENT\x10\x01\x12\x1f\n\x1b\x45RROR_REASON_CONTEXT_LENGTH\x10\x02\x12\x19\n\x15\x45RROR_REASON_PROTOCOL\x10\x03\x12%\n!ERROR_REASON_FINGERPRINT_MISMATCH\x10\x04\x12\x1b\n\x17\x45RROR_REASON_OVERLOADED\x10\x05\x12\x19\n\x15\x45RROR_REASON_DRAINING\x10\x06\x12!\n\x1d\x45RROR_REASON_PEER_UNAVAILABLE\x10\x07\x12\x1c\n\x18\x45RROR_REASON_PREFIX_LOST\x10\x08\x12\x19\n\x15\x45RROR_REASON_NUMERICS\x10\t\x12 \n\x1c\x45RROR_REASON_UNAUTHENTICATED\x10\n\x12\"\n\x1e\x45RROR_REASON_MESSAGE_TOO_LARGE\x10\x0b\x12\x19\n\x15\x45RROR_REASON_INTERNAL\x10\x0c\x12\"\n\x1e\x45RROR_REASON_DEADLINE_EXCEEDED\x10\r\x12\x1a\n\x16\x45RROR_REASON_CANCELLED\x10\x0e\x12\x1c\n\x18\x45RROR_REASON_UNSUPPORTED\x10\x0f\x12\x1c\n\x18\x45RROR_REASON_QUARANTINED\x10\x10\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +35,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ERROR_METADATAENTRY']._loaded_options = None
   _globals['_ERROR_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_ERRORREASON']._serialized_start=299
-  _globals['_ERRORREASON']._serialized_end=815
+  _globals['_ERRORREASON']._serialized_end=845
   _globals['_ERROR']._serialized_start=77
   _globals['_ERROR']._serialized_end=296
   _globals['_ERROR_METADATAENTRY']._serialized_start=249

@@ -28,6 +28,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_DEADLINE_EXCEEDED: _ClassVar[ErrorReason]
     ERROR_REASON_CANCELLED: _ClassVar[ErrorReason]
     ERROR_REASON_UNSUPPORTED: _ClassVar[ErrorReason]
+    ERROR_REASON_QUARANTINED: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason
 ERROR_REASON_CONTEXT_LENGTH: ErrorReason
@@ -44,6 +45,7 @@ ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason
 ERROR_REASON_CANCELLED: ErrorReason
 ERROR_REASON_UNSUPPORTED: ErrorReason
+ERROR_REASON_QUARANTINED: ErrorReason
 
 class Error(_message.Message):
     __slots__ = ("reason", "message", "metadata", "retry_delay")

@@ -27,6 +27,7 @@ class RefusalKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_KIND_MALFORMED_Q: _ClassVar[RefusalKind]
     REFUSAL_KIND_DRAW_MISMATCH: _ClassVar[RefusalKind]
     REFUSAL_KIND_ZERO_MASS: _ClassVar[RefusalKind]
+    REFUSAL_KIND_QUARANTINED: _ClassVar[RefusalKind]
 TOKEN_SOURCE_UNSPECIFIED: TokenSource
 TOKEN_SOURCE_ACCEPTED: TokenSource
 TOKEN_SOURCE_RESAMPLED: TokenSource
@@ -39,6 +40,7 @@ REFUSAL_KIND_UNSPECIFIED: RefusalKind
 REFUSAL_KIND_MALFORMED_Q: RefusalKind
 REFUSAL_KIND_DRAW_MISMATCH: RefusalKind
 REFUSAL_KIND_ZERO_MASS: RefusalKind
+REFUSAL_KIND_QUARANTINED: RefusalKind
 
 class Token(_message.Message):
     __slots__ = ("id", "text", "source", "logprobs", "trace", "loss", "weights_version")

@@ -57,54 +57,103 @@ def committed(
         drafted: for how many of them there was a q.
     """
     rows = [start + i for start, round_ in zip(first, tokens, strict=True) for i in range(len(round_))]
-    at = torch.tensor(rows, dtype=torch.int64, device=p.device)
-    chosen = torch.tensor([token for round_ in tokens for token in round_], dtype=torch.int64, device=p.device)
-    mass = p[at, chosen]
-    above, equal = _ranked(p, at, mass)
-    scale = totals[at]
-    intervals = zip((above / scale).tolist(), (equal * mass.double() / scale).tolist(), strict=True)
-    output = [Interval(low, width) if width > 0.0 else Interval(1.0, 0.0) for low, width in intervals]
-    surplus = _excess(p, totals, drafts, at, chosen, mass).tolist() if any(drafted) else [0.0] * len(rows)
+    chosen = [token for round_ in tokens for token in round_]
+    against_q = [i < count for round_, count in zip(tokens, drafted, strict=True) for i in range(len(round_))]
+    measure = row_by_row if p.device.type == "cpu" else together
+    found = measure(p, totals, drafts, rows, chosen, against_q)
+    scale = totals.cpu().numpy()[rows]
+    above, equal, beyond = found.above / scale, found.equal / scale, found.beyond / scale
+    output = [
+        Interval(low, width) if width > 0.0 else Interval(1.0, 0.0)
+        for low, width in zip(above.tolist(), equal.tolist(), strict=True)
+    ]
+    excess = (found.inside - beyond).tolist()
     seen, done = [], 0
     for round_, count in zip(tokens, drafted, strict=True):
-        seen.append(Seen(output[done : done + len(round_)], surplus[done : done + count]))
+        seen.append(Seen(output[done : done + len(round_)], excess[done : done + count]))
         done += len(round_)
     return seen
 
 
-def _at(ids: NDArray[np.int64], masses: NDArray[np.generic], token_id: int) -> float:
-    index = int(np.searchsorted(ids, token_id))
-    return float(masses[index]) if index < len(ids) and ids[index] == token_id else 0.0
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one token per row, float64[R], not divided by the total of p.
+
+    Attributes:
+        above: p of all tokens with more.
+        equal: p of all tokens with as much.
+        inside: 1 where p > q at the token; 0 where there is no q.
+        beyond: p of all tokens with p > q; 0 where there is no q.
+    """
+
+    above: NDArray[np.float64]
+    equal: NDArray[np.float64]
+    inside: NDArray[np.float64]
+    beyond: NDArray[np.float64]
 
 
-def _ranked(p: Tensor, rows: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
-    """Of one token per row: the sum of all larger masses, and how many tokens have its own. Both float64[R]."""
-    if p.device.type != "cpu":
-        return ranked_together(p, rows, mass)
-    # Few tokens are as likely as one that was drawn: numpy finds them several times as fast as torch masks a row.
-    above, equal = np.zeros(len(rows)), np.zeros(len(rows))
-    for i, (row, x) in enumerate(zip(rows.tolist(), mass.numpy(), strict=True)):
-        masses = p[row].numpy()
-        least = masses[np.flatnonzero(masses >= x)] if x > 0 else masses[:0]
-        same = int(np.count_nonzero(least == x))
-        above[i] = least.sum(dtype=np.float64) - same * np.float64(x)
-        equal[i] = same
-    return torch.from_numpy(above), torch.from_numpy(equal)
+def row_by_row(
+    p: Tensor, totals: Tensor, drafts: Drafts, rows: Sequence[int], tokens: Sequence[int], against_q: Sequence[bool]
+) -> Measured:
+    """On the CPU: few tokens are as likely as one that was drawn, and numpy finds them several times as fast as torch
+    masks a row.
+
+    Args:
+        p: float[N, V].
+        totals: float64[N], their sums.
+        drafts: q of every proposal.
+        rows: of p, ascending.
+        tokens: one for each of the rows.
+        against_q: whether to compare the row with its q.
+    """
+    found = np.zeros((4, len(rows)))
+    wide, sums = p.numpy(), totals.numpy()
+    owners = drafts.sparse.rows.numpy()
+    begins, ends = np.searchsorted(owners, rows, "left").tolist(), np.searchsorted(owners, rows, "right").tolist()
+    ids, q = drafts.sparse.ids.numpy(), drafts.sparse.masses.numpy()
+    dense = {row: i for i, row in enumerate(drafts.rows.tolist())}
+    for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+        masses = wide[row]
+        x = masses[token]
+        if x > 0:
+            least = masses[np.flatnonzero(masses >= x)]
+            found[1, i] = np.count_nonzero(least == x) * np.float64(x)
+            found[0, i] = least.sum(dtype=np.float64) - found[1, i]
+        if not against_q[i]:
+            continue
+        if row in dense:
+            more = masses > drafts.masses[dense[row]].numpy() * np.float32(drafts.scales[dense[row]])
+            # in float32, whose error is far below what a bet of fixed stake can win by
+            found[2:, i] = more[token], np.dot(masses, more)
+        else:
+            here = slice(begins[i], ends[i])
+            covered = masses[ids[here]] <= q[here]
+            found[2, i] = x > 0 and not covered[ids[here] == token].any()
+            found[3, i] = sums[row] - masses[ids[here][covered]].sum(dtype=np.float64)
+    return Measured(*found)
 
 
-def ranked_together(p: Tensor, rows: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+def together(
+    p: Tensor, totals: Tensor, drafts: Drafts, rows: Sequence[int], tokens: Sequence[int], against_q: Sequence[bool]
+) -> Measured:
     """The same for accelerators: a few operations for all rows."""
-    above, equal = [], []
-    for part in torch.arange(len(rows), device=p.device).split(16 * chunk_rows(p.shape[1])):
-        masses, x = p[rows[part]], mass[part, None]
-        above.append(torch.where(masses > x, masses, 0.0).sum(dim=-1, dtype=torch.float64))
-        equal.append((masses == x).sum(dim=-1).double())
-    return torch.cat(above), torch.cat(equal)
-
-
-def _excess(p: Tensor, totals: Tensor, drafts: Drafts, rows: Tensor, tokens: Tensor, mass: Tensor) -> Tensor:
-    """1{p(x) > q(x)} - P(p > q) at chosen rows, float64[R]; 0 at rows without q."""
+    at = torch.tensor(rows, dtype=torch.int64, device=p.device)
+    chosen = torch.tensor(tokens, dtype=torch.int64, device=p.device)
+    mass = p[at, chosen]
     by_row = torch.zeros(len(p), dtype=torch.int64, device=p.device)
-    by_row[rows] = tokens
-    inside = (mass.double() > drafts.at(by_row)[rows]).double()
-    return inside - 1.0 + drafts.mass_at_most(p)[rows] / totals[rows]
+    by_row[at] = chosen
+    compared = torch.tensor(against_q, device=p.device)
+    inside = (mass.double() > drafts.at(by_row)[at]) & compared
+    beyond = torch.where(compared, (totals - drafts.mass_at_most(p))[at], 0.0)
+    above, equal = [], []
+    for part in torch.arange(len(at), device=p.device).split(16 * chunk_rows(p.shape[1])):
+        masses, x = p[at[part]], mass[part, None]
+        above.append(torch.where(masses > x, masses, 0.0).sum(dim=-1, dtype=torch.float64))
+        equal.append((masses == x).sum(dim=-1))
+    columns = torch.stack([torch.cat(above), torch.cat(equal) * mass.double(), inside.double(), beyond])
+    return Measured(*columns.cpu().numpy())
+
+
+def _at(ids: NDArray[np.int64], masses: NDArray[np.generic], token_id: int) -> float:
+    index = int(ids.searchsorted(token_id))
+    return float(masses[index]) if index < len(ids) and ids[index] == token_id else 0.0

@@ -1,11 +1,12 @@
 """What of a sent block goes into the batch: integer work done before the forward pass.
 
-Three ways in which a block can be less than what was sent:
+Four ways in which a block can be less than what was sent:
 
 - q is missing or malformed: the block ends before that position. Whether q is well formed doesn't depend on the token
   drawn from it, so this biases nothing.
 - A draw that the target can repeat (lattice, one-hot) differs from the sent token: the target's own draw takes its
   place and the block ends after it. The own draw does come from q, so the law stays exact.
+- The draft was caught lying by the audit: nothing it proposes is taken.
 - A float q gives the sent token no mass: it can't have been drawn from it, and nothing can mend that. The block ends
   before it and the request is no longer lossless.
 """
@@ -26,6 +27,7 @@ class RefusalKind(IntEnum):
     MALFORMED_Q = 1
     DRAW_MISMATCH = 2
     ZERO_MASS = 3
+    QUARANTINED = 4
 
 
 @dataclass(frozen=True, slots=True)

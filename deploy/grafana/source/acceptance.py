@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders.dashboard import Dashboard, Row
 
 from deploy.grafana.source.parts import GREEN, RED, YELLOW, About, Query, bars, lines, new, number
-from deploy.grafana.source.promql import mean, quantile, rate, ratio
+from deploy.grafana.source.promql import mean, quantile, rate, ratio, series
 
 _ACCEPTED = "spec_decode_num_accepted_tokens"
 _DRAFTED = "spec_decode_num_draft_tokens"
@@ -22,6 +22,7 @@ def dashboard() -> Dashboard:
     _overview(board)
     _positions(board)
     _drafts(board)
+    _audit(board)
     _trouble(board)
     return board
 
@@ -225,6 +226,46 @@ def _drafts(board: Dashboard) -> None:
                 unit="percentunit",
             ),
             Query(rate("draft_forward_seconds_total", "instance"), "{{instance}}"),
+        )
+    )
+
+
+def _audit(board: Dashboard) -> None:
+    board.with_row(Row("Audit")).with_panel(
+        lines(
+            About(
+                title="Evidence against a draft or the target",
+                what="Natural logarithm of the largest e-value of each test, over drafters: betting on proposals that"
+                " don't come from q, on acceptance other than p and q say, on output that doesn't come from p.",
+                good="below 2, most of the time below 0. At 18 the audit alarms and takes no more proposals from that"
+                " draft; docs/audit.md says what to do.",
+                unit="none",
+            ),
+            Query(f"max by (test) ({series('audit_log_wealth')})", "{{test}}"),
+        )
+    ).with_panel(
+        lines(
+            About(
+                title="Alarms and quarantines",
+                what="Per second: tests that failed, and drafters whose proposals are taken no longer.",
+                good="0. A blip is a draft or a target that isn't what it says; it counts until the target starts"
+                " again.",
+                unit="cps",
+            ),
+            Query(rate("audit_alarms_total", "test", "drafter"), "{{test}} {{drafter}}"),
+            Query(rate("audit_quarantines_total", "drafter"), "quarantined {{drafter}}"),
+        )
+    ).with_panel(
+        lines(
+            About(
+                title="Tokens audited",
+                what="Committed tokens per second that the audit examined, by drafter, and all that it may not use:"
+                " those of seeded and of resumed requests.",
+                good="audited well above unaudited; a draft whose sessions are mostly unaudited can't be caught.",
+                unit="cps",
+            ),
+            Query(rate("audited_tokens_total", "drafter"), "{{drafter}}"),
+            Query(rate("unaudited_tokens_total"), "unaudited"),
         )
     )
 
