@@ -1,0 +1,59 @@
+"""What the audit catches, within how many tokens, and that it leaves honest pairs alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftproof.audit.account import Check
+from draftproof.sampling.params import Rule
+from draftproof.verification import drafts
+from tests.exact.audited_rounds import CHEATS, HONEST, KNOWING, Draft, Rounds
+
+RULES = [Rule.TOKEN, Rule.BLOCK]
+SMALL, LARGE = 300, 49_152
+WITHIN = 50_000
+
+
+def from_p(p: torch.Tensor, q: object) -> torch.Tensor:
+    return p.to(torch.float64, copy=True)
+
+
+@pytest.mark.parametrize("vocab", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_draft_that_draws_otherwise_is_caught_without_the_check_of_draws(cheat: str, vocab: int) -> None:
+    alarm = Rounds(vocab, CHEATS[cheat], Rule.BLOCK, check=False).until(WITHIN)
+    print(cheat, vocab, alarm)
+    assert alarm is not None
+    assert alarm.check is Check.PROPOSALS
+
+
+@pytest.mark.parametrize("vocab", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_draft_that_knows_the_numbers_is_caught_with_the_check(rule: Rule, vocab: int) -> None:
+    """Every proposal is an honest draw from the q it came with."""
+    alarm = Rounds(vocab, KNOWING, rule, check=True).until(WITHIN)
+    print(rule, vocab, alarm)
+    assert alarm is not None
+    assert alarm.check is not Check.PROPOSALS
+
+
+@pytest.mark.parametrize("vocab", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_target_that_draws_from_p_after_a_rejection_is_caught(
+    rule: Rule, vocab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "residual", from_p)
+    alarm = Rounds(vocab, HONEST, rule, check=True).until(WITHIN)
+    print(rule, vocab, alarm)
+    assert alarm is not None
+    assert alarm.check in (Check.EXCESS, Check.OUTPUT)
+
+
+@pytest.mark.parametrize("tokens", [10_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rule", RULES)
+def test_an_honest_pair_raises_no_alarm(rule: Rule, tokens: int) -> None:
+    """Two million tokens in all, between the two rules."""
+    rounds = Rounds(SMALL, Draft(), rule, check=True, seed=3)
+    assert rounds.until(tokens // 2) is None
+    assert all(bets.log_wealth < 8 for bets in rounds.account.bets.values())
