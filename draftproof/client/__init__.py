@@ -1,9 +1,12 @@
 """The SDK: the same client twice, blocking and for asyncio. Needs gRPC, never torch."""
 
-from draftproof.client.aio import AsyncClient, AsyncStream
+from draftproof.client.aio import AsyncClient
+from draftproof.client.aio_stream import AsyncStream
 from draftproof.client.defaults import DEFAULT_ADDRESS, DEFAULT_TIMEOUT
 from draftproof.client.retry import NO_RETRIES, RetryPolicy
-from draftproof.client.sync import Client, Stream
+from draftproof.client.rollouts import Rollout, RolloutSample
+from draftproof.client.stream import Stream
+from draftproof.client.sync import Client
 from draftproof.client.types import (
     Chunk,
     Completion,
@@ -40,6 +43,8 @@ __all__ = [
     "NextToken",
     "PositionTrace",
     "RetryPolicy",
+    "Rollout",
+    "RolloutSample",
     "ServerInfo",
     "Start",
     "Stats",

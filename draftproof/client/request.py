@@ -63,8 +63,8 @@ def build(
     """
     request = generation_pb2.GenerateRequest(
         sampling=wire_params.to_proto(sampling_params(sampling, sampling_fields)),
-        sample_index=_integer("sample_index", sample_index, 0, _UINT32_END),
-        priority=_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY + 1),
+        sample_index=integer("sample_index", sample_index, 0, _UINT32_END),
+        priority=integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY + 1),
     )
     _set_prompt(request, prompt, token_ids, messages)
     if request_id is not None:
@@ -93,7 +93,7 @@ def at_prefix(request: generation_pb2.GenerateRequest, output_ids: Sequence[int]
     if output_ids:
         request.resume.request_key = secrets.token_bytes(KEY_BYTES)
         request.resume.output_ids.extend(
-            _integer(f"output_ids[{i}]", token, 0, _UINT32_END) for i, token in enumerate(output_ids)
+            integer(f"output_ids[{i}]", token, 0, _UINT32_END) for i, token in enumerate(output_ids)
         )
     return request
 
@@ -154,7 +154,7 @@ def _set_prompt(
     elif token_ids is not None:
         if not len(token_ids):
             raise InvalidArgumentError.of("token_ids", "at least one token", token_ids)
-        request.token_ids.ids.extend(_integer(f"token_ids[{i}]", x, 0, _UINT32_END) for i, x in enumerate(token_ids))
+        request.token_ids.ids.extend(integer(f"token_ids[{i}]", x, 0, _UINT32_END) for i, x in enumerate(token_ids))
     elif messages is not None:
         if isinstance(messages, str | Mapping) or not len(messages):
             raise InvalidArgumentError.of("messages", "a list of at least one message", messages)
@@ -183,10 +183,15 @@ def _unicode(field: str, text: str) -> str:
 def _trace_top(trace: int | str) -> int:
     if isinstance(trace, str):
         raise InvalidArgumentError.of("trace", "an integer >= 1 or 'full'", trace)
-    return _integer("trace", trace, 1, _UINT32_END)
+    return integer("trace", trace, 1, _UINT32_END)
 
 
-def _integer(field: str, value: int, low: int, end: int) -> int:
+def integer(field: str, value: int, low: int, end: int) -> int:
+    """A whole number in [low, end).
+
+    Raises:
+        InvalidArgumentError: it isn't one.
+    """
     # numpy integers are welcome, bool isn't one
     try:
         number = value.__index__()

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import grpc
 from tenacity import Retrying, sleep_using_event
 
 from draftproof.client import convert
 from draftproof.client.defaults import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, INFO_TIMEOUT, Settings
-from draftproof.client.generation import Generation
 from draftproof.client.request import SamplingFields, Trace, at_prefix, build, check_timeout
 from draftproof.client.retry import Attempts, Deadline, Edges, Plan, RetryPolicy
-from draftproof.client.types import Chunk, Completion, NextToken, ServerInfo, Start
+from draftproof.client.rollouts import DEFAULT_CONCURRENCY, Prompt, Rollout, batch
+from draftproof.client.stream import Stream, complete_all
+from draftproof.client.types import Completion, NextToken, ServerInfo
 from draftproof.client.weights import Running, UpdatedServer, Weights, updated, uploads
-from draftproof.errors import RequestCancelledError, UnavailableError
+from draftproof.errors import RequestCancelledError
 from draftproof.rpc.channel import channel
 from draftproof.rpc.options import RpcLimits
 from draftproof.rpc.security import TlsFiles
@@ -141,6 +141,42 @@ class Client:
         )
         return Stream(self._stub, self._settings.generation(request, timeout), self._closed)
 
+    def rollout(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        n: int = 1,
+        sampling: SamplingParams | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        priority: int = 0,
+        timeout: float | None = None,
+        **sampling_fields: Unpack[SamplingFields],
+    ) -> list[Rollout]:
+        """n samples of each prompt, when all are complete; the samples of a prompt share its KV on the target.
+
+        Every token has log-probabilities, raw and processed, and its weights version. A sample that fails keeps its
+        error; the others go on.
+
+        Args:
+            prompts: each plain text, token ids, or chat messages.
+            n: samples a prompt.
+            sampling: settings as one object; or give its fields as keywords. With a seed every sample still has a key
+                of its own, by its sample index, which goes on where a prompt is given again.
+            concurrency: most samples at a time.
+            priority: as for `stream`.
+            timeout: seconds a sample may take; None takes the client's.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range; nothing has been sent.
+        """
+        work = batch(
+            prompts, n=n, sampling=sampling, sampling_fields=sampling_fields, priority=priority, concurrency=concurrency
+        )
+        seconds = self._settings.timeout if timeout is None else check_timeout(timeout)
+        if self._closed.is_set():
+            raise RequestCancelledError("the client is closed")
+        return work.together(complete_all(self._stub, self._settings, work, seconds, self._closed))
+
     def next_token(
         self,
         prompt: str | None = None,
@@ -249,110 +285,3 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-class Stream:
-    """Iterates over the chunks of one generation, one per round; connects on the first.
-
-        with client.stream("The sea is") as stream:
-            for chunk in stream:
-                print(chunk.text, end="", flush=True)
-        print(stream.completion.stats.acceptance_rate)
-
-    If the server drains or goes away it resumes by itself, within the timeout; nothing is lost or comes twice.
-    Closing ends the iteration and cancels the call on the server, also from another thread.
-    """
-
-    def __init__(
-        self,
-        stub: generation_pb2_grpc.GenerationServiceStub,
-        generation: Generation,
-        client_closed: threading.Event,
-    ) -> None:
-        self._stub = stub
-        self._generation = generation
-        self._client_closed = client_closed
-        self._closed = threading.Event()
-        self._call: Any = None
-        plan = Plan(generation.pause_after)
-        self._retrying = Retrying(retry=plan.retry, wait=plan.wait, sleep=sleep_using_event(self._closed), reraise=True)
-
-    @property
-    def start(self) -> Start | None:
-        """What was decided before the first token; set from the first chunk on."""
-        return self._generation.start
-
-    @property
-    def completion(self) -> Completion:
-        """The whole result, once the iteration is over.
-
-        Raises:
-            RuntimeError: it isn't over, failed, or was closed early.
-        """
-        return self._generation.result()
-
-    def close(self) -> None:
-        """Cancels what is left of the generation. Safe to call twice."""
-        self._closed.set()
-        self._hang_up()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Chunk:
-        chunk = self._retrying(self._next_chunk)
-        if chunk is None:
-            raise StopIteration
-        return chunk
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _next_chunk(self) -> Chunk | None:
-        """The next chunk, None at the end."""
-        if self._closed.is_set() or self._generation.completion is not None:
-            return None
-        try:
-            for response in self._responses():
-                chunk = self._generation.feed(response)
-                if chunk is not None:
-                    return chunk
-            self._call = None
-            self._generation.ended()
-        except grpc.RpcError as error:
-            self._call = None
-            if not self._closed.is_set() and self._generation.completion is None:
-                raise self._translate(error) from error
-        except BaseException:
-            self._hang_up()
-            raise
-        return None
-
-    def _responses(self) -> Iterator[generation_pb2.GenerateResponse]:
-        if self._call is None:
-            if self._client_closed.is_set():
-                raise RequestCancelledError("the client is closed")
-            left = self._generation.deadline.left()
-            self._call = self._stub.Generate(self._generation.next_request(), timeout=left)
-            if self._closed.is_set():
-                self._call.cancel()
-        responses: Iterator[generation_pb2.GenerateResponse] = self._call
-        return responses
-
-    def _translate(self, error: grpc.RpcError) -> Exception:
-        typed = self._generation.deadline.translate(from_rpc_error(error))
-        if isinstance(typed, RequestCancelledError) and not self._client_closed.is_set():
-            # nobody here cancelled it: a server on its way down does so to what still runs
-            return UnavailableError(f"the server cancelled the call: {typed.message}")
-        return typed
-
-    def _hang_up(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            with contextlib.suppress(grpc.RpcError):
-                call.cancel()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from draftproof import AsyncClient, Completion, RetryPolicy
-from draftproof.client.aio import AsyncStream
+from draftproof.client.aio_stream import AsyncStream
 from draftproof.errors import RequestError
 from tests.e2e.conftest import Models
 from tests.e2e.family import PROMPT
