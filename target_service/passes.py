@@ -35,7 +35,7 @@ def run_pass(engine: Engine, rows: Sequence[PlannedRow]) -> PassOutcome:
     logits = engine.forward([row.row for row in rows])
     forwarded = time.monotonic_ns()
     rounds = [row.session.round_input() for row in rows if row.verifies]
-    results = verify_rounds(logits, rounds) if rounds else []
+    results = verify_rounds(logits, rounds, owned=True) if rounds else []
     return PassOutcome(results, forwarded - start, time.monotonic_ns() - forwarded)
 
 

@@ -63,7 +63,7 @@ class Engine(Protocol):
 
         Returns:
             Logits [sum(row.logits), V] in row order, float (the model's dtype, or float32 where the CPU lacks it), on
-            the engine's output device.
+            the engine's output device; the caller's, who may write into them.
             Position i of a row's logits is the distribution of the token after the i-th of its last fed tokens.
         The nodes of a tree take room in the slot, but don't count as cached; the next pass or rollback of the slot
         forgets them, unless `keep` comes first.

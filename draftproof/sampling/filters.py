@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from draftproof.sampling.params import SamplingParams
 
 # How many of the largest logits a filter looks at before it sorts whole rows; ascending.
 _CANDIDATES = (128, 2048, 16384)
+# Masses above which a filter looks at tokens one row at a time, descending.
+_LEAST = (1e-3, 1e-4, 1e-5, 1e-6, 0.0)
 
 
 def softmax(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
@@ -65,6 +69,51 @@ def filtered(x: Tensor, params: Sequence[SamplingParams], full: Tensor | None) -
         if full is not None:
             at_least[trying] = width + _still_needed(masses, top_p[trying])
     return out
+
+
+def nucleus(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Rows with top-p or min-p and without top-k, as `filtered` has them. [N, V] -> [N, V].
+
+    On the CPU few tokens matter, and numpy finds those above a mass several times as fast as torch the largest few.
+    """
+    full = softmax(x, params)
+    if x.device.type != "cpu":
+        return filtered(x, params, full)
+    temperature = _temperatures(x, params)
+    # A bad row is NaN throughout and stays so.
+    out = torch.where(full[:, :1].isnan(), full, 0.0)
+    for row in torch.nonzero(~full[:, 0].isnan())[:, 0].tolist():
+        ids = torch.from_numpy(_nucleus_ids(x[row].numpy(), full[row].numpy(), params[row]))
+        values = x[row, ids]
+        out[row, ids] = ((values - values[0]) / temperature[row]).softmax(dim=-1)
+    return out
+
+
+def _nucleus_ids(values: NDArray[np.floating], masses: NDArray[np.floating], p: SamplingParams) -> NDArray[np.int64]:
+    """The tokens that top-p and min-p keep, descending, at least one.
+
+    Args:
+        values: [V] logits.
+        masses: [V] their probabilities.
+
+    Returns:
+        int64 [K].
+    """
+    for least in _LEAST:
+        ids = np.flatnonzero(masses >= least)
+        if len(ids) == 0:
+            continue
+        ids = ids[np.argsort(-values[ids], kind="stable")]
+        among = masses[ids]
+        kept = len(ids)
+        if p.top_p < 1.0:
+            before = among.cumsum(dtype=np.float64)[:-1]
+            kept = 1 + int(np.count_nonzero(before < p.top_p))
+        kept = max(1, min(kept, int(np.count_nonzero(among >= p.min_p * among[0]))))
+        # Done if the prefix ends among them; rounded masses fall a little less strictly than the logits.
+        if least == 0.0 or (kept < len(ids) and among[kept - 1] > least * 1.001):
+            break
+    return ids[:kept]
 
 
 def _prefix_lengths(

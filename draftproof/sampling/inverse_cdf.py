@@ -23,6 +23,10 @@ def inverse_cdf(weights: Tensor, u: Tensor) -> Tensor:
     total = cumulative[:, -1]
     # u * total may round up to total, which no cumulative weight exceeds.
     threshold = torch.minimum(u.to(torch.float64) * total, torch.nextafter(total, torch.zeros_like(total)))
+    if weights.device.type == "cpu":
+        # Sums of one token after the other never fall, and rise at a token of some weight alone.
+        first = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0]
+        return torch.where(total > 0, first, -1)
     hit = (cumulative > threshold[:, None]) & (weights > 0)
     first = hit.to(torch.uint8).argmax(dim=-1)
     return torch.where(hit.any(dim=-1), first, -1)

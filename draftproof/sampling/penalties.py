@@ -28,6 +28,8 @@ class History:
 
 def adjusted(x: Tensor, params: Sequence[SamplingParams], histories: Sequence[History | None], owned: bool) -> Tensor:
     """Penalties and bias; touches only the tokens concerned, in float64. [N, V] -> [N, V], x itself if it may."""
+    if not any(p.needs_history or p.logit_bias for p in params):
+        return x
     distinct: dict[int, NDArray[np.int64]] = {}
     touched = [_Touched.of(p, h, x.shape[-1], distinct) for p, h in zip(params, histories, strict=True)]
     sizes = np.array([len(t.ids) for t in touched])

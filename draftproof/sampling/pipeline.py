@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from draftproof.sampling.filters import filtered, softmax
+from draftproof.sampling.filters import filtered, nucleus, softmax
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.penalties import History, adjusted
 
@@ -89,4 +89,4 @@ def _top_k(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 def _nucleus(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Rows with top-p or min-p alone: their masses are relative to the whole row. [N, V] -> [N, V]."""
-    return filtered(x, params, softmax(x, params))
+    return nucleus(x, params)

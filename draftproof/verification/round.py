@@ -2,6 +2,9 @@
 
 p stays as the pipeline made it (float32). Where it meets q, q is scaled to the row's own float64 total instead, so the
 law is that of p normalised in float64, the same that a plain target step draws from, and p is never copied whole.
+
+Memory beyond the logits: p, a float32 [N, V], in the logits' own place where they may be overwritten; one more [D, V]
+for the D proposals whose q came dense; and some parts of `drafts.chunk_rows` rows, whatever N.
 """
 
 from __future__ import annotations
@@ -81,16 +84,17 @@ class RoundResult:
     seen: Seen | None = None
 
 
-def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput]) -> list[RoundResult]:
+@torch.inference_mode()
+def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput], owned: bool = False) -> list[RoundResult]:
     """Turns a forward pass over a ragged batch into verdicts. Rounds don't influence each other.
 
     Args:
-        logits: float[N, V], N = sum(len(tokens) + 1): per round the rows after 0..gamma proposals. Not modified.
+        logits: float[N, V], N = sum(len(tokens) + 1): per round the rows after 0..gamma proposals.
         rounds: at least one.
+        owned: p may take the logits' place; else they are not modified.
     """
     device, vocab = logits.device, logits.shape[1]
-    p = distributions(logits, [r.params for r in rounds for _ in range(len(r.tokens) + 1)], _histories(rounds))
-    totals = row_totals(p)
+    p, totals = _target_law(logits, rounds, owned)
     # The pipeline turns a bad row into NaN throughout.
     finite = totals.isfinite()
     first = _first_rows(rounds)
@@ -121,6 +125,23 @@ def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput]) -> list[RoundRes
     results = _with_logprobs(results, rounds, first, p, logits)
     results = _with_evidence(results, rounds, first, p, totals, judgement.drafts)
     return _with_traces(results, rounds, first, p, totals, drafts, judgement, accept_u, next_u)
+
+
+def _target_law(logits: Tensor, rounds: Sequence[RoundInput], owned: bool) -> tuple[Tensor, Tensor]:
+    """p and its rows' sums, part by part: what the pipeline needs on the way stays small, and in the cache."""
+    params = [r.params for r in rounds for _ in range(len(r.tokens) + 1)]
+    histories = _histories(rounds)
+    raw_wanted = any(r.logprobs is not None for r in rounds)
+    in_place = owned and logits.dtype == torch.float32 and not raw_wanted
+    p = logits if in_place else torch.empty_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
+    totals = torch.empty(len(p), dtype=torch.float64, device=p.device)
+    step = 2 * chunk_rows(p.shape[1])
+    for start in range(0, len(p), step):
+        part = slice(start, start + step)
+        found = distributions(logits[part], params[part], histories[part])
+        totals[part] = row_totals(found)
+        p[part] = found
+    return p, totals
 
 
 def _histories(rounds: Sequence[RoundInput]) -> list[History | None]:
