@@ -17,6 +17,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "gamma": QUICK,
     "distance": QUICK,
     "wire": QUICK,
+    "verify": QUICK,
     "plan": QUICK,
     "batching": ("--streams", "1", "4", "--rounds", "1"),
     "engine_forward": ("--rounds", "2", "--dtype", "bfloat16"),

@@ -17,7 +17,7 @@ from draftproof.sampling.penalties import History, adjusted
 
 __all__ = ["SAMPLING_CONTRACT", "History", "distribution", "distributions", "finite_rows"]
 
-SAMPLING_CONTRACT = 2
+SAMPLING_CONTRACT = 3
 """Version of the pipeline's law, the rules and the layout of random numbers; both sides must agree on it."""
 
 _Stage = Callable[[Tensor, Sequence[SamplingParams]], Tensor]

@@ -4,12 +4,18 @@ E(x) are independent exponential numbers, so x wins with probability p(x) / sum 
 Gumbel-max trick, argmax of log p + G. The noise is a function of (request key, position, token) and of nothing else:
 whoever draws at a position with the same key uses the same numbers, and distributions that are close mostly have the
 same winner (Daliri et al. 2024, arXiv 2408.07978).
+
+A race over a large vocabulary would cost one number a token. So tokens stand in cells of 64, and a cell's least number
+is drawn before the others: the least of 64 independent exponential numbers of mean 1 is exponential of mean 1/64, it
+belongs to each of the 64 with equal chance, and since the exponential distribution has no memory, the others exceed it
+by independent exponential numbers of mean 1 again. What comes out are 64 independent exponential numbers, and no token
+of a cell can score more than the cell's largest mass over its least number: nearly all cells are out of the race on
+that alone, and their tokens' numbers are never computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +25,14 @@ from torch import Tensor
 
 from draftproof.sampling.rng import Purpose, key_words, words
 
+CELL = 64
 _GROUP = 4
-# Noise of single tokens costs a group of four each; beyond this share of the vocabulary all of it is cheaper.
-_FEW = 16
-# So many groups at a time stay in the processor's cache.
-_CHUNK = 2**14
+# So many numbers at a time stay in the processor's cache.
+_CHUNK = 2**13
+
+_Keys = NDArray[np.uint64]
+_Ints = NDArray[np.int64]
+_Floats = NDArray[np.float64]
 
 
 def winners(p: Tensor, keys: Sequence[bytes], positions: Sequence[int]) -> Tensor:
@@ -39,66 +48,94 @@ def winners(p: Tensor, keys: Sequence[bytes], positions: Sequence[int]) -> Tenso
     Returns:
         int64[N], on p's device.
     """
-    found: list[int] = []
-    open_: list[_Race] = []
-    size = 0
-    for row, key, position in zip(p.detach().cpu().numpy(), keys, positions, strict=True):
-        race = _Race.of(row, key, position)
-        if open_ and size + len(race.groups) > _CHUNK:
-            found += _run(open_)
-            open_, size = [], 0
-        open_.append(race)
-        size += len(race.groups)
-    if open_:
-        found += _run(open_)
-    return torch.tensor(found, dtype=torch.int64, device=p.device)
+    masses = p.detach().cpu().numpy()
+    key, position = np.stack([key_words(k) for k in keys]), np.array(positions, dtype=np.int64)
+    largest = np.stack([_largest(row) for row in masses])
+    rows, cells = np.nonzero(largest)
+    least, _ = minima(key[rows], position[rows], cells)
+    bounds = np.zeros(largest.shape)
+    bounds[rows, cells] = largest[rows, cells] / least
+
+    # The most promising cell of each row, then whatever its best leaves in the race.
+    scores, ids = np.full(len(masses), -1.0), np.zeros(len(masses), dtype=np.int64)
+    every = np.arange(len(masses))
+    first = bounds.argmax(axis=1)
+    _run(masses, key, position, every, first, scores, ids)
+    bounds[every, first] = 0.0
+    rows, cells = np.nonzero((bounds > 0) & (bounds >= scores[:, None]))
+    _run(masses, key, position, rows, cells, scores, ids)
+    return torch.from_numpy(ids).to(p.device)
 
 
-def exponentials(
-    keys: NDArray[np.uint64], positions: NDArray[np.int64], groups: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """The noise of groups of four tokens: uint64[M, 4], int64[M], int64[M] -> float64[M, 4], each > 0 and finite."""
-    counters = np.zeros((len(groups), 4), dtype=np.uint64)
-    counters[:, 0] = positions
-    counters[:, 2] = groups
-    counters[:, 3] = int(Purpose.RACE)
-    # The middle of a cell of the 53-bit grid: neither 0, whose logarithm is infinite, nor 1, whose is 0.
-    noise: NDArray[np.float64] = -np.log(((words(keys, counters) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+def minima(keys: _Keys, positions: _Ints, cells: _Ints) -> tuple[_Floats, _Ints]:
+    """The least number of each cell, and which of its tokens it belongs to.
+
+    Args:
+        keys: uint64[M, 4].
+        positions, cells: int64[M].
+
+    Returns:
+        float64[M], > 0 and finite, and int64[M] in [0, 64).
+    """
+    drawn = _words(keys, positions, 0, cells)
+    return -np.log(_open_unit(drawn[:, 0])) / CELL, (drawn[:, 1] >> np.uint64(58)).astype(np.int64)
+
+
+def exponentials(keys: _Keys, positions: _Ints, cells: _Ints) -> _Floats:
+    """The noise of all tokens of cells: as for `minima` -> float64[M, 64], each > 0 and finite."""
+    least, owner = minima(keys, positions, cells)
+    per_cell = CELL // _GROUP
+    groups = (cells[:, None] * per_cell + np.arange(per_cell)).ravel()
+    drawn = _words(np.repeat(keys, per_cell, axis=0), np.repeat(positions, per_cell), 1, groups)
+    noise: _Floats = least[:, None] - np.log(_open_unit(drawn)).reshape(-1, CELL)
+    noise[np.arange(len(cells)), owner] = least
     return noise
 
 
-@dataclass(frozen=True, slots=True)
-class _Race:
-    """One row: the tokens that take part (None: all), their masses, and the groups whose noise they need."""
-
-    key: NDArray[np.uint64]
-    position: int
-    ids: NDArray[np.int64] | None
-    masses: NDArray[np.floating[Any]]
-    groups: NDArray[np.int64]
-    where: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, p: NDArray[np.floating[Any]], key: bytes, position: int) -> _Race:
-        ids = np.flatnonzero(p)
-        if len(ids) * _FEW > len(p):
-            groups = np.arange(-(-len(p) // _GROUP))
-            return cls(key_words(key), position, None, p, groups, groups)
-        groups, where = np.unique(ids // _GROUP, return_inverse=True)
-        return cls(key_words(key), position, ids, p[ids], groups, where)
-
-    def winner(self, noise: NDArray[np.float64]) -> int:
-        if self.ids is None:
-            return int(np.argmax(self.masses / noise.reshape(-1)[: len(self.masses)]))
-        return int(self.ids[np.argmax(self.masses / noise[self.where, self.ids % _GROUP])])
+def _largest(row: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """The largest mass of each cell: [V] -> [ceil(V / 64)]."""
+    whole = len(row) // CELL * CELL
+    found = row[:whole].reshape(-1, CELL).max(axis=1)
+    return found if whole == len(row) else np.append(found, row[whole:].max())
 
 
-def _run(races: Sequence[_Race]) -> list[int]:
-    sizes = [len(race.groups) for race in races]
-    noise = exponentials(
-        np.repeat(np.stack([race.key for race in races]), sizes, axis=0),
-        np.repeat([race.position for race in races], sizes),
-        np.concatenate([race.groups for race in races]),
-    )
-    parts = np.split(noise, np.cumsum(sizes)[:-1])
-    return [race.winner(part) for race, part in zip(races, parts, strict=True)]
+def _run(
+    masses: NDArray[np.floating[Any]],
+    key: _Keys,
+    position: _Ints,
+    rows: _Ints,
+    cells: _Ints,
+    scores: _Floats,
+    ids: _Ints,
+) -> None:
+    """Lets the tokens of cells race; writes what beats the best of its row into scores[N] and ids[N]."""
+    noise = exponentials(key[rows], position[rows], cells)
+    for row, cell, numbers in zip(rows.tolist(), cells.tolist(), noise, strict=True):
+        mine = masses[row, cell * CELL : (cell + 1) * CELL]
+        found = mine / numbers[: len(mine)]
+        best = int(found.argmax())
+        better = found[best] > scores[row] or (found[best] == scores[row] and cell * CELL + best < ids[row])
+        if better:
+            scores[row], ids[row] = found[best], cell * CELL + best
+
+
+def _words(keys: _Keys, positions: _Ints, kind: int, places: _Ints) -> NDArray[np.uint64]:
+    """uint64[M, 4] of the race at each place; `kind` is 0 for cells and 1 for groups of four tokens."""
+    found = np.empty((len(places), 4), dtype=np.uint64)
+    for start in range(0, len(places), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        counters = np.empty((len(places[part]), 4), dtype=np.uint64)
+        counters[:, 0], counters[:, 1], counters[:, 2], counters[:, 3] = (
+            positions[part],
+            kind,
+            places[part],
+            Purpose.RACE,
+        )
+        found[part] = words(keys[part], counters)
+    return found
+
+
+def _open_unit(drawn: NDArray[np.uint64]) -> _Floats:
+    """Words to floats in (0, 1), the middles of a 53-bit grid's cells: never 0, whose logarithm is infinite, nor 1."""
+    found: _Floats = ((drawn >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return found

@@ -37,7 +37,8 @@ class Purpose(IntEnum):
     NEXT = 2
     """The target's draw from the residual, the bonus distribution or plain p."""
     RACE = 3
-    """Noise that draft and target share under the coupled rule: (position, 0, group of four tokens)."""
+    """Noise that draft and target share under the coupled rule: (position, 0, cell of 64 tokens) and
+    (position, 1, group of four tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,16 @@ def words(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.
     key = [np.ascontiguousarray(keys[:, i], dtype=np.uint64) for i in range(4)]
     key.append(key[0] ^ key[1] ^ key[2] ^ key[3] ^ np.uint64(_PARITY))
     x = [counters[:, i] + key[i] for i in range(4)]
+    spare = np.empty_like(x[0])
     for round_index in range(_ROUNDS):
         a, b = (1, 3) if round_index % 2 == 0 else (3, 1)
         left, right = _ROTATIONS[round_index % 8]
         x[0] += x[a]
-        x[a] = _rotate(x[a], left) ^ x[0]
+        _rotate(x[a], left, spare)
+        x[a] ^= x[0]
         x[2] += x[b]
-        x[b] = _rotate(x[b], right) ^ x[2]
+        _rotate(x[b], right, spare)
+        x[b] ^= x[2]
         if round_index % 4 == 3:
             injection = round_index // 4 + 1
             for i in range(4):
@@ -87,8 +91,11 @@ def words(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.
     return np.stack(x, axis=1)
 
 
-def _rotate(x: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
-    return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
+def _rotate(x: NDArray[np.uint64], bits: int, spare: NDArray[np.uint64]) -> None:
+    """In place; `spare` is as large as x."""
+    np.left_shift(x, np.uint64(bits), out=spare)
+    x >>= np.uint64(64 - bits)
+    x |= spare
 
 
 def _quad(key: bytes, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:

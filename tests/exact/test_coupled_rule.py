@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy import integrate
+from scipy import integrate, stats
 
 from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.sampling.race import exponentials, winners
@@ -23,10 +23,10 @@ def acceptance(p: np.ndarray, q: np.ndarray) -> float:
     return float(sum(1 / np.maximum(p / p[x], q / q[x]).sum() for x in both))
 
 
-def noise(key: bytes, position: int, groups: int) -> np.ndarray:
-    """The noise of the first 4 * groups tokens."""
-    keys = np.broadcast_to(key_words(key), (groups, 4))
-    return exponentials(keys, np.full(groups, position), np.arange(groups)).reshape(-1)
+def noise(key: bytes, position: int, cells: int) -> np.ndarray:
+    """The noise of the first 64 * cells tokens."""
+    keys = np.broadcast_to(key_words(key), (cells, 4))
+    return exponentials(keys, np.full(cells, position), np.arange(cells)).reshape(-1)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -44,11 +44,30 @@ def test_the_winner_of_a_race_has_the_law_p(seed: int) -> None:
 
 
 def test_the_noise_is_exponential_and_fresh_for_every_key_position_and_token() -> None:
-    flat = np.concatenate([noise(derive_key(s, [0], 0, 0), at, 8) for s in range(40) for at in range(40)])
+    flat = np.concatenate([noise(derive_key(s, [0], 0, 0), at, 1) for s in range(40) for at in range(40)])
     assert len(np.unique(flat)) == len(flat)
     assert 0 < flat.min() < 1e-3
     counts = np.histogram(np.exp(-flat), bins=64, range=(0, 1))[0]
     assert g_test({(i,): int(c) for i, c in enumerate(counts)}, {(i,): 1 / 64 for i in range(64)}).p_value > 1e-4
+
+
+def test_numbers_of_one_cell_are_independent_and_of_one_law() -> None:
+    """As order statistics have it: gaps of n exponential numbers times n, n - 1, …, whichever token has the least."""
+    cells = np.array([noise(derive_key(s, [3], 0, 0), 7, 1) for s in range(4000)])
+    assert stats.chisquare(np.bincount(cells.argmin(axis=1), minlength=64)).pvalue > 1e-4
+    assert stats.chisquare(np.bincount(cells.argmax(axis=1), minlength=64)).pvalue > 1e-4
+    ranked = np.sort(cells, axis=1)
+    gaps = np.diff(ranked, axis=1, prepend=0.0) * np.arange(64, 0, -1)
+    for i in (0, 1, 2, 31, 62, 63):
+        assert stats.kstest(gaps[:, i], "expon").pvalue > 1e-4
+    for token in (0, 1, 63):
+        assert stats.kstest(cells[:, token], "expon").pvalue > 1e-4
+    correlations = np.corrcoef(cells.T)[np.triu_indices(64, 1)] * np.sqrt(len(cells))
+    assert stats.kstest(correlations, "norm").pvalue > 1e-4
+    # A cell whose owner is drawn apart from its number would show: here the least goes to the wrong token.
+    wrong = np.roll(cells, 1, axis=1)
+    wrong[:, 0] = cells.min(axis=1)
+    assert stats.kstest(wrong[:, 0], "expon").pvalue < 1e-20
 
 
 def test_a_token_of_no_mass_never_wins_and_sparse_rows_meet_the_same_noise() -> None:
@@ -58,7 +77,7 @@ def test_a_token_of_no_mass_never_wins_and_sparse_rows_meet_the_same_noise() -> 
     for row in few:
         row[rng.choice(4096, size=20, replace=False)] = rng.random(20)
     found = winners(torch.from_numpy(few), keys, range(200)).numpy()
-    whole = [int(np.argmax(row / noise(key, at, 1024))) for at, (row, key) in enumerate(zip(few, keys, strict=True))]
+    whole = [int(np.argmax(row / noise(key, at, 64))) for at, (row, key) in enumerate(zip(few, keys, strict=True))]
     assert found.tolist() == whole
     assert np.all(few[np.arange(200), found] > 0)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench import batch, gamma, page, peers, plan, plot, stream, wire
+from bench import batch, gamma, page, peers, plan, plot, stream, verify, wire
 from bench.prompts import KINDS, numbered
 from bench.report import Table, save
 
@@ -32,11 +32,21 @@ FOUND: dict[str, list[dict[str, Any]]] = {
     "gamma": [{"draft": "good", "gamma": 3, "goal": 0.9, **RATIO, "runs": [[RUN, RUN]]}],
     "wire": [{"temperature": 1.0, "entries": 64, "bits": 10, "alpha": 0.4, "dense_alpha": 0.41, "positions": 64,
               "bytes": {"49152": 100.0, "151936": 120.0}}],
+    "verify": [{"vocabulary": 49_152, "settings": "T = 1", "rule": "block", "q": "lattice", "audited": False, "ms": 9.0,
+                "other_ms": 200.0, "share": RATIO, "peak_bytes": 2**24}],
     "plan": [{"workers": "quick draft", "streams": 1, "gamma": 3, "targets": 1, "drafts": 1, "rtt": 0.04, "mbit": 20,
               "speed": 50.0, "forecast": 55.0, "error": 0.1, "simulated": 54.0, "tokens_per_round": 2.0,
               "forecast_tokens_per_round": 2.1, "limit": "distance"}],
 }  # fmt: skip
-MODULES: dict[str, Any] = {"stream": stream, "batch": batch, "peers": peers, "gamma": gamma, "plan": plan, "wire": wire}
+MODULES: dict[str, Any] = {
+    "stream": stream,
+    "batch": batch,
+    "peers": peers,
+    "gamma": gamma,
+    "plan": plan,
+    "wire": wire,
+    "verify": verify,
+}
 
 
 def test_tables_align_and_turn_into_markdown() -> None:
