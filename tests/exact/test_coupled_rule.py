@@ -82,6 +82,22 @@ def test_a_token_of_no_mass_never_wins_and_sparse_rows_meet_the_same_noise() -> 
     assert np.all(few[np.arange(200), found] > 0)
 
 
+@pytest.mark.parametrize("scale", [0.0, 1.0, 4.0])
+def test_cells_left_out_of_a_race_hold_no_winner(scale: float) -> None:
+    rng = np.random.default_rng(1)
+    keys = [derive_key(s, [4], 0, 0) for s in range(300)]
+    p = np.exp(scale * rng.standard_normal((300, 1000))).astype(np.float32)
+    found = winners(torch.from_numpy(p), keys, range(300)).tolist()
+    promising = []
+    for at, (row, key, winner) in enumerate(zip(p, keys, found, strict=True)):
+        numbers = noise(key, at, 16)
+        assert winner == int(np.argmax(row / numbers[:1000]))
+        bounds = np.pad(row, (0, 24)).reshape(16, 64).max(axis=1) / numbers.reshape(16, 64).min(axis=1)
+        promising.append(int(bounds.argmax()))
+    # The most promising cell alone would not do.
+    assert promising != [winner // 64 for winner in found]
+
+
 def test_a_proposal_is_accepted_as_often_as_computed() -> None:
     """And the acceptance is at least (1 - TV) / (1 + TV)."""
     outputs = 6000

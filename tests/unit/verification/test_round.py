@@ -159,6 +159,17 @@ def test_a_round_is_the_same_alone_and_in_company(dtype: torch.dtype) -> None:
                 assert (ours.p_proposed, ours.q_proposed) == (theirs.p_proposed, theirs.q_proposed)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_logits_that_may_be_overwritten_give_the_same_verdicts(dtype: torch.dtype) -> None:
+    logits, rounds = make_rounds(60, 101)
+    logits = logits.to(dtype)
+    for asked in (rounds, [replace(r, logprobs=2) for r in rounds]):
+        kept = logits.clone()
+        given = verify_rounds(kept, asked, owned=True)
+        assert torch.equal(kept, logits) == (dtype != torch.float32 or asked is not rounds)
+        assert given == verify_rounds(logits, asked)
+
+
 def test_row_totals_do_not_depend_on_the_rows_beside_them() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
