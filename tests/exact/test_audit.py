@@ -19,6 +19,7 @@ from draftproof.verification import block_rule, token_rule
 from draftproof.verification.drafts import Drafts
 from draftproof.verification.evidence import Seen, committed, proposed
 from draftproof.verification.judge import Judgement, Proposed, judge
+from tests.exact.lossy import Lossy
 
 VOCAB, GAMMA, BITS = 3, 2, 10
 RULES = [(Rule.TOKEN, token_rule), (Rule.BLOCK, block_rule)]
@@ -56,8 +57,15 @@ def lattice(rng: np.random.Generator) -> Lattice:
     return Lattice(BITS, np.arange(VOCAB), np.diff(cuts, prepend=0, append=2**BITS))
 
 
-def outcomes(rule: Rule, law: ModuleType, seed: int, gamma: int = GAMMA, resample: bool = False) -> Iterator[Outcome]:
+def outcomes(
+    rule: Rule,
+    law: ModuleType | Lossy,
+    seed: int,
+    gamma: int = GAMMA,
+    resample: bool = False,
+) -> Iterator[Outcome]:
     """All outcomes of one round of random p and q that depend on what was drawn."""
+    params = law.params if isinstance(law, Lossy) else SamplingParams(rule=rule)
     rng = np.random.default_rng(seed)
     p_of = {c: rng.dirichlet(np.full(VOCAB, 0.7)) for n in range(gamma + 1) for c in product(range(VOCAB), repeat=n)}
     q_of = {c: lattice(rng) for n in range(gamma) for c in product(range(VOCAB), repeat=n)}
@@ -69,7 +77,7 @@ def outcomes(rule: Rule, law: ModuleType, seed: int, gamma: int = GAMMA, resampl
         drawn = float(q[torch.arange(gamma), ids].prod())
         totals = p.sum(dim=1)
         drafts = Drafts.collect(qs, range(gamma), totals, VOCAB)
-        asked = Proposed(SamplingParams(rule=rule), bytes(32), 1, 0, proposals)
+        asked = Proposed(params, bytes(32), 1, 0, proposals)
         for k, ends in enumerate(law.outcome_law(p[None], q[None], ids[None], torch.tensor([gamma]))[0]):
             if resample and k < gamma:
                 ends = ends.sum() * p[k]
@@ -160,6 +168,19 @@ def test_the_token_rules_expectation_counts_positions_reached_alone() -> None:
     """Summed over the whole block it is too much."""
     found = outcomes(Rule.TOKEN, token_rule, 1)
     assert mean(found, lambda o: o.accepted - sum(o.overlaps)) < -0.05
+
+
+@pytest.mark.parametrize(("rule", "lenience"), [(Rule.LENIENT, 0.6), (Rule.TYPICAL, 0.3)])
+def test_a_lossy_rules_expectation_is_of_the_mass_it_keeps(rule: Rule, lenience: float) -> None:
+    """That of min(p, q) at the positions reached is too little."""
+    law = Lossy(SamplingParams(rule=rule, lenience=lenience))
+    off = 0.0
+    for seed in range(4):
+        found = list(outcomes(rule, law, seed))
+        assert mean(iter(found), lambda _: 1.0) == pytest.approx(1.0, abs=1e-12)
+        assert mean(iter(found), lambda o: o.surplus) == pytest.approx(0.0, abs=1e-12)
+        off = max(off, mean(iter(found), lambda o: o.accepted - sum(o.overlaps[: o.accepted + 1])))
+    assert off > 0.02
 
 
 def test_stakes_that_read_what_a_block_threw_away_win_under_the_block_rule() -> None:

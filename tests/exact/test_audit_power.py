@@ -50,6 +50,17 @@ def test_a_target_that_draws_from_p_after_a_rejection_is_caught(
     assert alarm.check in (Check.EXCESS, Check.OUTPUT)
 
 
+def test_a_seed_said_again_would_be_evidence_against_an_honest_pair() -> None:
+    """Hence a target audits only requests whose key it made: the same draws twice are one piece of evidence."""
+    first = Rounds(SMALL, HONEST, Rule.TOKEN, check=True)
+    alarms = first.step()
+    while not alarms and first.account.tokens < WITHIN:
+        again = Rounds(SMALL, HONEST, Rule.TOKEN, check=True)
+        again.account = first.account
+        alarms = again.step()
+    assert alarms
+
+
 @pytest.mark.parametrize("tokens", [10_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rule", RULES)
 def test_an_honest_pair_raises_no_alarm(rule: Rule, tokens: int) -> None:

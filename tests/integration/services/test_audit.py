@@ -101,3 +101,21 @@ async def test_sessions_that_run_go_on_by_the_target_alone(kit: Kit) -> None:
         assert node.count("refused_proposals_total", kind="quarantined") == 1
         await draft.send(2, 1, open={"prompt_ids": [1]})
         assert (await draft.receive()).error.reason
+
+
+@pytest.mark.parametrize(
+    ("seed", "key", "audited"),
+    [(None, b"", True), (7, b"", False), (None, bytes(32), False)],
+    ids=["fresh", "seeded", "resumed"],
+)
+async def test_sessions_feed_it_whose_key_the_target_made(
+    kit: Kit, seed: int | None, key: bytes, audited: bool
+) -> None:
+    stack = await kit.stack()
+    async with raw_draft(stack.target.address) as draft:
+        made = (await draft.open(seed=seed, key=key)).request_key
+        q = Dense(random_q(1)[0].numpy())
+        verdict = (await draft.round(1, 3, proposals(made, 3, [q, q]))).verdict
+        names = ("audited_tokens_total", "unaudited_tokens_total")
+        counts = [stack.target.count(name, drafter="raw@127.0.0.1") for name in names]
+        assert counts == [len(verdict.tokens) * audited, len(verdict.tokens) * (not audited)]

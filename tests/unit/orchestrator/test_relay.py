@@ -15,6 +15,7 @@ from draftproof.errors import (
     NumericsError,
     OverloadedError,
     PeerUnavailableError,
+    QuarantinedError,
     RequestError,
     UnavailableError,
 )
@@ -23,7 +24,7 @@ from draftproof.v1 import fingerprint_pb2, generation_pb2, sampling_pb2, verdict
 from draftproof.wire import params as wire_params
 from orchestrator import relay as module
 from orchestrator.relay import Relay, RelayConfig
-from orchestrator.routing import Route, Router
+from orchestrator.routing import Route, Router, Wish
 from orchestrator.workers import Fleet, Role, State, Worker
 
 pb = generation_pb2.GenerateResponse
@@ -215,3 +216,20 @@ async def test_a_target_that_the_draft_can_t_reach_is_left_for_another(monkeypat
     worker = stage.fleet.get("target-a")
     assert worker is not None
     assert worker.state is State.READY, "the probe will say"
+
+
+async def test_a_draft_that_the_target_s_audit_caught_is_left_for_another_and_its_target_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caught = QuarantinedError("lying")
+    stage = Stage([[started(), chunk(1), caught], [caught], [started(), chunk(2), finished(1)]], monkeypatch)
+    await stage.play()
+    assert stage.routes == [("draft-a", "target-a"), ("draft-b", "target-a"), ("target-a",)]
+    assert stage.metrics.fallbacks == {"quarantined": 2, "no_draft": 1}
+    draft, target = stage.fleet.get("draft-a"), stage.fleet.get("target-a")
+    assert draft is not None
+    assert target is not None
+    assert draft.state is State.READY, "other targets may think better of it"
+    route = stage.relay._router.choose(stage.fleet, Wish())
+    assert route is not None
+    assert (route.draft, route.target) == (None, target), "nor is it tried at once by the next request"
