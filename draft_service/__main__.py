@@ -38,6 +38,9 @@ def draft(
         1.0, min=0.0, help="Seconds a running request waits for a lost target.", rich_help_panel=_TARGET
     ),
     drafter: str = typer.Option("ngram", help="ngram (prompt lookup, no model), model, or hybrid (both)."),
+    replay: int = typer.Option(
+        0, min=0, help="Remember this many outputs of each prompt, and draft from them when it comes again."
+    ),
     model: options.Model = "smollm2-135m-instruct",
     backend: options.BackendOption = "transformers",
     dtype: options.DTypeOption = "auto",
@@ -107,6 +110,7 @@ def draft(
         return load(
             DraftConfig(
                 drafter=drafter,
+                replay=replay,
                 model=ModelConfig(
                     model=model,
                     backend=options.backend(backend),

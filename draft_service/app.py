@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from draft_service.drafters.interface import Drafter
 from draft_service.drafters.model import ModelDrafter, encoder
 from draft_service.drafters.ngram import NgramDrafter
+from draft_service.drafters.replay import ReplayDrafter
 from draft_service.link import LinkConfig, TargetLink
 from draft_service.loop import DraftLoop
 from draft_service.pool import DraftServicer, LinkPool, NoTarget
@@ -60,6 +61,7 @@ class DraftConfig:
         q_encoding: lattice, sparse or dense.
         lattice_entries: tokens a lattice keeps.
         lattice_bits: k of its 2^k.
+        replay: earlier outputs of the same prompt, most, that are remembered and drafted from; see `ReplayDrafter`.
         gamma: proposals per round where a request doesn't say.
         adaptive: whether gamma follows what rounds show, where neither the request nor its seed fixes it.
         ahead: whether blocks are drafted ahead of verdicts; None: where that saves time.
@@ -76,6 +78,7 @@ class DraftConfig:
     q_encoding: str = "lattice"
     lattice_entries: int = 128
     lattice_bits: int = 10
+    replay: int = 0
     gamma: int = 4
     adaptive: bool = True
     ahead: bool | None = None
@@ -252,11 +255,14 @@ def load(config: DraftConfig) -> DraftApp:
 
     tokenizer = load_tokenizer(config.model)
     if config.drafter == "ngram":
-        return DraftApp(NgramDrafter(), tokenizer, tokenizer.vocab_size, config)
+        return DraftApp(_replaying(NgramDrafter(), config), tokenizer, tokenizer.vocab_size, config)
     engine = load_engine(config.model, tokenizer=tokenizer)
     log.info("model loaded", model=engine.name, slots=engine.slots, kv_budget_mb=round(engine.kv_bytes / 2**20))
     # llama.cpp reads its weights from a file of its own
     loader = WeightsLoader(engine, tokenizer, config.model) if isinstance(engine, TransformersEngine) else unsupported
-    return DraftApp(
-        ModelDrafter(engine, encode, recalls=config.drafter == "hybrid"), tokenizer, engine.vocab_size, config, loader
-    )
+    drafter = ModelDrafter(engine, encode, recalls=config.drafter == "hybrid")
+    return DraftApp(_replaying(drafter, config), tokenizer, engine.vocab_size, config, loader)
+
+
+def _replaying(drafter: Drafter, config: DraftConfig) -> Drafter:
+    return ReplayDrafter(drafter, config.replay) if config.replay else drafter

@@ -63,12 +63,18 @@ class Drafter(Protocol):
     """Draws proposals for many blocks at once. One thread owns it."""
 
     name: str
-    weights_sha256: bytes
-    """Empty for a drafter without weights."""
     width: int
     """Most blocks a step takes."""
-    forward_ns: int
-    """Time spent in the model so far, nanoseconds."""
+
+    @property
+    def weights_sha256(self) -> bytes:
+        """Empty for a drafter without weights."""
+        ...
+
+    @property
+    def forward_ns(self) -> int:
+        """Time spent in the model so far, nanoseconds."""
+        ...
 
     def step(self, blocks: Sequence[OpenBlock]) -> None:
         """Advances each block: by one or more proposals, by a part of its prompt, or to its end."""
