@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from draft_service.settings import check_drafter, check_encoding
+from draft_service.settings import check_drafter, check_encoding, tree_widths
 from draftproof.rpc.options import RpcLimits
 from draftproof.rpc.security import Address, channel_credentials
 from draftproof.serving import logs, options
@@ -50,6 +50,10 @@ def draft(
     max_context: options.MaxContext = None,
     threads: options.Threads = None,
     gamma: int = typer.Option(4, min=0, help="Proposals per round where a request doesn't say."),
+    tree: str = typer.Option(
+        "3,2,1",
+        help="Children of each node by depth, for requests under the tree rule; gamma caps the depth.",
+    ),
     adaptive: bool = typer.Option(True, help="Let gamma follow what rounds show."),
     draft_ahead: bool | None = typer.Option(
         None,
@@ -133,6 +137,7 @@ def draft(
                 lattice_entries=lattice_entries,
                 lattice_bits=lattice_bits,
                 gamma=gamma,
+                tree=tree_widths(tree),
                 adaptive=adaptive,
                 ahead=draft_ahead,
                 max_sessions=max_sessions,

@@ -12,10 +12,11 @@ from draft_service.drafters.interface import Drafter
 from draft_service.drafters.model import ModelDrafter, encoder
 from draft_service.drafters.ngram import NgramDrafter
 from draft_service.drafters.replay import ReplayDrafter
+from draft_service.drafters.trees import TreeShape
 from draft_service.link import LinkConfig, TargetLink
 from draft_service.loop import DraftLoop
 from draft_service.pool import DraftServicer, LinkPool, NoTarget
-from draft_service.settings import check_drafter
+from draft_service.settings import check_drafter, check_tree
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.interface import Tokenizer, Update
 from draftproof.metrics.draft import DraftMetrics
@@ -63,6 +64,7 @@ class DraftConfig:
         lattice_bits: k of its 2^k.
         replay: earlier outputs of the same prompt, most, that are remembered and drafted from; see `ReplayDrafter`.
         gamma: proposals per round where a request doesn't say.
+        tree: children of each node by depth, for requests under the tree rule; gamma caps the depth.
         adaptive: whether gamma follows what rounds show, where neither the request nor its seed fixes it.
         ahead: whether blocks are drafted ahead of verdicts; None: where that saves time.
         max_sessions: requests at once.
@@ -80,6 +82,7 @@ class DraftConfig:
     lattice_bits: int = 10
     replay: int = 0
     gamma: int = 4
+    tree: tuple[int, ...] = (3, 2, 1)
     adaptive: bool = True
     ahead: bool | None = None
     max_sessions: int = 512
@@ -247,6 +250,7 @@ def load(config: DraftConfig) -> DraftApp:
     """
     config.listen.check()
     check_drafter(config.drafter)
+    check_tree(config.tree)
     encode = encoder(config.q_encoding, config.lattice_entries, config.lattice_bits)
     # transformers alone takes seconds to import; an app over another engine does without
     from draftproof.engine.engine import TransformersEngine
@@ -260,7 +264,12 @@ def load(config: DraftConfig) -> DraftApp:
     log.info("model loaded", model=engine.name, slots=engine.slots, kv_budget_mb=round(engine.kv_bytes / 2**20))
     # llama.cpp reads its weights from a file of its own
     loader = WeightsLoader(engine, tokenizer, config.model) if isinstance(engine, TransformersEngine) else unsupported
-    drafter = ModelDrafter(engine, encode, recalls=config.drafter == "hybrid")
+    drafter = ModelDrafter(
+        engine,
+        encode,
+        recalls=config.drafter == "hybrid",
+        shape=TreeShape(config.tree, config.lattice_entries, config.lattice_bits),
+    )
     return DraftApp(_replaying(drafter, config), tokenizer, engine.vocab_size, config, loader)
 
 

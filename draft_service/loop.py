@@ -133,7 +133,7 @@ class DraftLoop:
                 if found is not None:
                     block.proposals, block.ended = found.proposals, found.ended
             if block.done and not future.done():
-                future.set_result(block.proposals[: block.gamma])
+                future.set_result(block.drawn)
         # a caller that left cancelled its future
         self._open = deque(entry for entry in self._open if not entry[1].done())
 
@@ -167,7 +167,7 @@ class DraftLoop:
         self._metrics.drafting_failed(len(self._open))
         for block, future in self._open:
             if not future.done():
-                future.set_result(block.proposals[: block.gamma])
+                future.set_result(block.drawn)
 
     def _step(self, blocks: Sequence[OpenBlock], idle: Sequence[Foresight], released: Sequence[DraftSequence]) -> int:
         for sequence in released:

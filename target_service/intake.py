@@ -20,6 +20,8 @@ from draftproof.v1 import distribution_pb2, target_pb2
 from draftproof.verification import evidence
 from draftproof.verification import intake as checks
 from draftproof.verification.intake import RefusalKind, RefusalNote, Sent, admit, admit_ids
+from draftproof.verification.tree_intake import SentNode, admit_tree
+from draftproof.verification.tree_rule import Tree
 from draftproof.wire import distribution as wire_distribution
 from draftproof.wire import params as wire_params
 from target_service.session import Deliver, PendingRound, Session, new_key, stop_ids
@@ -39,6 +41,7 @@ class Intake:
         max_unaided: int,
         metrics: TargetMetrics,
         allow_lossy: bool = False,
+        trees: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -47,6 +50,7 @@ class Intake:
         self._max_unaided = max_unaided
         self._metrics = metrics
         self._allow_lossy = allow_lossy
+        self._trees = trees
 
     def session(
         self,
@@ -69,6 +73,11 @@ class Intake:
             raise UnsupportedError(
                 f"the {params.rule} rule bends the output law; this target was started without --allow-lossy",
                 metadata={"field": "rule", "setting": "allow_lossy"},
+            )
+        if params.rule is Rule.TREE and not self._trees:
+            raise UnsupportedError(
+                "this target's engine verifies chains alone; use another rule",
+                metadata={"field": "rule", "setting": "backend"},
             )
         prompt_ids = list(request.prompt_ids)
         output_ids = list(request.output_ids)
@@ -119,10 +128,7 @@ class Intake:
             RequestError: the block doesn't fit the session.
         """
         arrived_ns = time.monotonic_ns()
-        gamma = len(block.proposals)
-        limit = min(self._max_gamma, session.max_new - 1)
-        if gamma > limit:
-            raise InvalidArgumentError.of("block.proposals", f"at most {limit} long here", gamma)
+        self._check_shape(session, block.proposals)
         if block.unaided > self._max_unaided:
             raise InvalidArgumentError.of("block.unaided", f"at most {self._max_unaided} here", block.unaided)
         if block.start != len(session.tokens):
@@ -137,6 +143,13 @@ class Intake:
             intake = checks.Intake([], [], note, True)
         elif session.params.rule is Rule.COUPLED:
             intake = admit_ids([proposal.token_id for proposal in block.proposals], self._vocab_size)
+        elif session.params.rule is Rule.TREE:
+            parents = _parents(block.proposals)
+            nodes = [
+                SentNode(proposal.token_id, parent, self._decode(proposal.q) if proposal.HasField("q") else None)
+                for proposal, parent in zip(block.proposals, parents, strict=True)
+            ]
+            intake = admit_tree(nodes, session.request_key, block.start)
         else:
             sent = [Sent(proposal.token_id, self._decode(proposal.q)) for proposal in block.proposals]
             intake = admit(sent, session.request_key, block.start, self._vocab_size)
@@ -153,6 +166,27 @@ class Intake:
             )
         return PendingRound(number, intake, arrived_ns, block.unaided, found)
 
+    def _check_shape(self, session: Session, proposals: Sequence[target_pb2.Proposal]) -> None:
+        """How long a block is, or how large and deep its tree."""
+        count, deepest = len(proposals), session.max_new - 1
+        if session.params.rule is Rule.TREE:
+            most = min(self._max_gamma, self._max_context - len(session.tokens))
+            parents = _parents(proposals)
+            for i, parent in enumerate(parents):
+                if parent > i:
+                    raise InvalidArgumentError.of(f"block.proposals[{i}].parent", f"at most {i}", parent)
+            depth = max(Tree([0] * count, parents).depths())
+            if depth > deepest:
+                raise InvalidArgumentError.of("block.proposals", f"at most {deepest} deep here", depth)
+        else:
+            most = min(self._max_gamma, deepest)
+            for i, proposal in enumerate(proposals):
+                if proposal.HasField("parent"):
+                    limit = f"unset under the {session.params.rule} rule"
+                    raise InvalidArgumentError.of(f"block.proposals[{i}].parent", limit, proposal.parent)
+        if count > most:
+            raise InvalidArgumentError.of("block.proposals", f"at most {most} long here", count)
+
     def _decode(self, message: distribution_pb2.Distribution) -> DraftQ | MalformedQError:
         try:
             return wire_distribution.decode(message, self._vocab_size)
@@ -167,3 +201,8 @@ def _shown(sent: Sequence[Sent], intake: checks.Intake) -> list[Interval]:
         assert not isinstance(proposal.q, MalformedQError)
         shown.append(evidence.proposed(proposal.q, proposal.token_id))
     return shown
+
+
+def _parents(proposals: Sequence[target_pb2.Proposal]) -> list[int]:
+    """The node that each hangs from."""
+    return [proposal.parent if proposal.HasField("parent") else i for i, proposal in enumerate(proposals)]

@@ -36,6 +36,9 @@ def run_pass(engine: Engine, rows: Sequence[PlannedRow]) -> PassOutcome:
     forwarded = time.monotonic_ns()
     rounds = [row.session.round_input() for row in rows if row.verifies]
     results = verify_rounds(logits, rounds, owned=True) if rounds else []
+    for verified, result in zip((row.row for row in rows if row.verifies), results, strict=True):
+        if verified.parents and result.finite:
+            engine.keep(verified.slot, result.path)
     return PassOutcome(results, forwarded - start, time.monotonic_ns() - forwarded)
 
 

@@ -74,17 +74,17 @@ def _chunk_end(session: Session, limits: PassLimits) -> int:
 
 def _round_row(session: Session) -> PlannedRow:
     assert session.pending is not None
-    proposals = session.pending.intake.tokens
+    proposals, tree = session.pending.intake.tokens, session.pending.intake.tree
     fed = [*session.tokens[session.start :], *proposals]
-    return _planned(session, fed, logits=len(proposals) + 1)
+    return _planned(session, fed, logits=len(proposals) + 1, parents=tree.parents if tree else ())
 
 
 def _chunk_row(session: Session, limits: PassLimits) -> PlannedRow:
     return _planned(session, session.tokens[session.start : _chunk_end(session, limits)], logits=0)
 
 
-def _planned(session: Session, fed: Sequence[int], logits: int) -> PlannedRow:
+def _planned(session: Session, fed: Sequence[int], logits: int, parents: Sequence[int] = ()) -> PlannedRow:
     """The row that feeds these tokens; only rounds want logits."""
     assert session.slot is not None
     copy_from = session.donor.slot if session.donor is not None else None
-    return PlannedRow(session, Row(session.slot, session.start, fed, logits), logits > 0, copy_from)
+    return PlannedRow(session, Row(session.slot, session.start, fed, logits, parents), logits > 0, copy_from)

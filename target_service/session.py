@@ -151,6 +151,7 @@ class Session:
             block_start=len(self.tokens),
             tokens=intake.tokens,
             qs=intake.qs,
+            tree=intake.tree,
             trace_top=self.trace_top,
             logprobs=self.params.logprobs,
             audited=self.audited,
@@ -209,7 +210,7 @@ class Session:
         intake = self.pending.intake
         self.lossless = self.lossless and intake.lossless
         before = len(self.tokens)
-        candidates = [*intake.tokens[: result.accepted], result.next_id]
+        candidates = [*(intake.tokens[node - 1] for node in result.path), result.next_id]
         counted = self._reach() if self.params.rule is Rule.BLOCK else None
         verdict = verdict_pb2.Verdict(
             lossless=self.lossless, weights_sha256=self.weights_sha256 if self.turned else b""
@@ -241,7 +242,10 @@ class Session:
                 break
         emitted = len(verdict.tokens)
         verdict.accepted = min(result.accepted, emitted)
-        verdict.examined = result.examined if emitted == len(candidates) else emitted
+        whole = emitted == len(candidates)
+        if result.climb is not None:
+            verdict.widths.extend(result.climb.widths[: None if whole else emitted])
+        verdict.examined = sum(verdict.widths) or (result.examined if whole else emitted)
         verdict.expected_accepted = sum(result.overlaps[: emitted if counted is None else counted])
         self.cached = min(before + result.accepted, len(self.tokens))
         if intake.refusal is not None:
@@ -271,6 +275,6 @@ def new_key(seed: int | None, prompt_ids: Sequence[int], sample_index: int, weig
 def _source(index: int, result: RoundResult) -> verdict_pb2.TokenSource:
     if index < result.accepted:
         return verdict_pb2.TOKEN_SOURCE_ACCEPTED
-    if result.accepted < result.examined:
+    if result.rejected:
         return verdict_pb2.TOKEN_SOURCE_RESAMPLED
     return verdict_pb2.TOKEN_SOURCE_BONUS if result.examined else verdict_pb2.TOKEN_SOURCE_TARGET

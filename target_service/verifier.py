@@ -95,6 +95,7 @@ class Verifier:
             config.max_unaided,
             metrics,
             config.allow_lossy,
+            engine.trees,
         )
         self._audit = Audit(config.max_gamma, metrics.audit)
         self._admission = Admission(engine.slots, config.queue_limit, config.idle_evict, reuse=config.reuse_prefixes)

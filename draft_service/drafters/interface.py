@@ -18,8 +18,10 @@ class OpenBlock:
     Attributes:
         sequence: the request; its committed tokens don't change while the block is open. Of a block drafted ahead, what
             the request will be if the guess about the verdict is right.
-        gamma: most proposals.
+        gamma: most proposals, or the depth of a tree.
         proposals: drawn so far, in order.
+        depth: levels of a tree drawn so far; 0 in a chain.
+        frontier: the nodes of the last level that may have children; node 0 is the end of the text.
         ended: no more will come, decided before the next draw (L6).
         ahead_of: the request itself, where the block is drafted ahead of a verdict.
         certain: tokens of the sequence that are committed; those behind them are guessed.
@@ -35,6 +37,8 @@ class OpenBlock:
     certain: int = -1
     guess: Draw | None = None
     lost: bool = False
+    depth: int = 0
+    frontier: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
         if self.certain < 0:
@@ -43,7 +47,21 @@ class OpenBlock:
     @property
     def done(self) -> bool:
         """Whether the block can be sent."""
-        return self.ended or len(self.proposals) >= self.gamma
+        return self.ended or (self.depth or len(self.proposals)) >= self.gamma
+
+    @property
+    def drawn(self) -> list[Proposal]:
+        """What to send."""
+        return self.proposals if self.depth else self.proposals[: self.gamma]
+
+    def path(self, node: int) -> list[int]:
+        """Tokens of the proposals from the text's end to a node, the i-th proposal being node i."""
+        tokens = []
+        while node:
+            proposal = self.proposals[node - 1]
+            tokens.append(proposal.token_id)
+            node = node - 1 if proposal.parent is None else proposal.parent
+        return tokens[::-1]
 
 
 @dataclass(frozen=True, slots=True)

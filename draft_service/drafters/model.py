@@ -13,6 +13,7 @@ from torch import Tensor
 
 from draft_service.drafters.interface import Guess, OpenBlock
 from draft_service.drafters.recall import Recall
+from draft_service.drafters.trees import Bud, TreeShape, grow
 from draft_service.settings import check_encoding
 from draftproof.engine.interface import Engine, Row, Update
 from draftproof.errors import ConfigError
@@ -72,9 +73,17 @@ class ModelDrafter:
         encode: how q goes on the wire.
         prefill_chunk: most prompt tokens of a sequence in one step, so that long prompts don't stall the others.
         recalls: whether q leans towards what followed the last tokens when they stood in the text before; see `Recall`.
+        shape: what trees look like, for requests that ask for them. Without trees in the engine they are chains.
     """
 
-    def __init__(self, engine: Engine, encode: Encoder, prefill_chunk: int = 256, recalls: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        encode: Encoder,
+        prefill_chunk: int = 256,
+        recalls: bool = False,
+        shape: TreeShape | None = None,
+    ) -> None:
         self.name = f"{engine.name}+ngram" if recalls else engine.name
         self.weights_sha256 = engine.weights_sha256
         self.width = engine.slots
@@ -82,6 +91,7 @@ class ModelDrafter:
         self._engine = engine
         self._encode = encode
         self._chunk = prefill_chunk
+        self._shape = shape or TreeShape()
         self._recall = Recall() if recalls else None
         self._free = list(range(engine.slots))
         self._cached: OrderedDict[DraftSequence, _Cached] = OrderedDict()
@@ -89,7 +99,7 @@ class ModelDrafter:
     def step(self, blocks: Sequence[OpenBlock]) -> None:
         """One forward pass: a proposal for each block whose text is cached, a chunk of text for the others."""
         rows: list[Row] = []
-        drawing: list[OpenBlock] = []
+        drawing: list[Bud] = []
         for block in blocks:
             cached = self._slot(block)
             if cached is None:
@@ -100,8 +110,7 @@ class ModelDrafter:
                 block.ended = True
                 continue
             rows.append(row)
-            if row.logits:
-                drawing.append(block)
+            drawing += [Bud(block, node, len(drawing) + i) for i, node in enumerate(block.frontier[: row.logits])]
         if not rows:
             return
         started_ns = time.monotonic_ns()
@@ -142,22 +151,31 @@ class ModelDrafter:
         update.install()
         self.weights_sha256 = update.sha256
 
-    def _draw(self, blocks: Sequence[OpenBlock], logits: Tensor) -> None:
+    def _draw(self, buds: Sequence[Bud], logits: Tensor) -> None:
+        blocks = [bud.block for bud in buds]
+        paths = [bud.block.path(bud.node if bud.block.depth else len(bud.block.proposals)) for bud in buds]
         histories = [
-            History(b.sequence.prompt_ids, [*b.sequence.output_ids, *(p.token_id for p in b.proposals)])
-            if b.sequence.params.needs_history
-            else None
-            for b in blocks
+            History(b.sequence.prompt_ids, [*b.sequence.output_ids, *path]) if b.sequence.params.needs_history else None
+            for b, path in zip(blocks, paths, strict=True)
         ]
         if self._recall is not None:
-            tails = [self._tail(b, b.certain, b.sequence.position + len(b.proposals)) for b in blocks]
+            tails = [
+                [*b.sequence.tokens(b.certain, b.sequence.position), *path]
+                for b, path in zip(blocks, paths, strict=True)
+            ]
             logits = self._recall.lean(logits, blocks, tails)
         q = distributions(logits, [b.sequence.params for b in blocks], histories)
         finite = finite_rows(q)
         if not bool(finite.all()):
             q = torch.where(finite[:, None], q, torch.full_like(q, 1.0 / q.shape[-1]))
         wants: dict[Callable[[Sequence[OpenBlock], Tensor, Tensor], None], list[int]] = {}
+        growing: list[Bud] = []
         for index, (block, good) in enumerate(zip(blocks, finite.tolist(), strict=True)):
+            if _is_tree(block):
+                # a level without any usable q is the last
+                block.ended = block.ended or not any(finite[bud.row] for bud in buds if bud.block is block)
+                growing += [buds[index]] if good else []
+                continue
             coupled = block.sequence.params.rule is Rule.COUPLED
             if block.guess is not None:
                 block.lost = not good
@@ -168,6 +186,8 @@ class ModelDrafter:
                 block.ended = True
         for draw_for, rows in wants.items():
             draw_for([blocks[i] for i in rows], q[rows], logits[rows])
+        if growing:
+            grow(growing, q, logits, self._shape, self._engine.trees)
 
     def _sample(self, blocks: Sequence[OpenBlock], q: Tensor, logits: Tensor) -> None:
         """Draws one proposal for each block from its row of q, as encoded."""
@@ -205,12 +225,21 @@ class ModelDrafter:
         """The next tokens to feed, or None where the context is full."""
         sequence = block.sequence
         keep = self._agree(sequence, cached, block)
-        wanted = sequence.position + len(block.proposals)
-        if wanted > self._engine.max_context:
+        wanted = self._length(block)
+        if sequence.position + len(block.proposals) > self._engine.max_context:
             return None
         fed = self._tail(block, keep, min(wanted, keep + self._chunk))
         cached.tokens[keep:] = fed
-        return Row(cached.slot, keep, fed, logits=int(keep + len(fed) == wanted))
+        last = int(keep + len(fed) == wanted)
+        if not (last and block.depth and self._engine.trees):
+            return Row(cached.slot, keep, fed, logits=last)
+        nodes = [proposal.token_id for proposal in block.proposals]
+        parents = [i if proposal.parent is None else proposal.parent for i, proposal in enumerate(block.proposals)]
+        return Row(cached.slot, keep, [*fed, *nodes], logits=len(block.frontier), parents=parents)
+
+    def _length(self, block: OpenBlock) -> int:
+        """Tokens of the text that the next proposal follows; a tree's nodes hang from it."""
+        return block.sequence.position + (0 if block.depth and self._engine.trees else len(block.proposals))
 
     def _tail(self, block: OpenBlock, start: int, stop: int) -> list[int]:
         """Tokens [start, stop) of prompt, output and open proposals."""
@@ -220,7 +249,7 @@ class ModelDrafter:
 
     def _agree(self, sequence: DraftSequence, cached: _Cached, block: OpenBlock) -> int:
         """How many cached tokens still stand. The last wanted token is fed again if need be: its logits are."""
-        wanted = sequence.position + len(block.proposals)
+        wanted = self._length(block)
         limit = min(len(cached.tokens), wanted - 1)
         start = min(cached.agreed, limit)
         expected = self._tail(block, start, limit)
@@ -246,6 +275,10 @@ class ModelDrafter:
             cached = self._cached[sequence] = _Cached(self._free.pop(), [])
         self._cached.move_to_end(sequence)
         return cached
+
+
+def _is_tree(block: OpenBlock) -> bool:
+    return block.sequence.params.rule is Rule.TREE
 
 
 def _take(blocks: Sequence[OpenBlock], tokens: Tensor) -> None:

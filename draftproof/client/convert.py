@@ -59,6 +59,7 @@ def chunk(pb: generation_pb2.Chunk) -> Chunk:
         examined=pb.examined,
         accepted=pb.accepted,
         lossless=not pb.not_lossless,
+        widths=tuple(pb.widths),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from itertools import zip_longest
 
 from draftproof.client import convert
 from draftproof.client.types import Chunk, Completion, Start, Stats, Token, TokenSource, Usage
@@ -118,8 +119,10 @@ class Folding:
             rounds=last.rounds + len(lost),
             drafted=last.drafted + sum(chunk.examined for chunk in lost),
             accepted=last.accepted + sum(chunk.accepted for chunk in lost),
-            drafted_per_position=_add_counts(last.drafted_per_position, [chunk.examined for chunk in lost]),
-            accepted_per_position=_add_counts(last.accepted_per_position, [chunk.accepted for chunk in lost]),
+            drafted_per_position=_add_counts(
+                last.drafted_per_position, [chunk.widths or (1,) * chunk.examined for chunk in lost]
+            ),
+            accepted_per_position=_add_counts(last.accepted_per_position, [(1,) * chunk.accepted for chunk in lost]),
             resampled=last.resampled + sources.count(TokenSource.RESAMPLED),
             bonus=last.bonus + sources.count(TokenSource.BONUS),
             target_only=last.target_only + sources.count(TokenSource.TARGET),
@@ -128,7 +131,6 @@ class Folding:
         )
 
 
-def _add_counts(counts: tuple[int, ...], lengths: list[int]) -> tuple[int, ...]:
-    """Adds one at every offset below each length."""
-    width = max([len(counts), *lengths])
-    return tuple((counts[i] if i < len(counts) else 0) + sum(n > i for n in lengths) for i in range(width))
+def _add_counts(counts: tuple[int, ...], rounds: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Adds up counts by offset."""
+    return tuple(sum(column) for column in zip_longest(counts, *rounds, fillvalue=0))

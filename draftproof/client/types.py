@@ -152,8 +152,9 @@ class Chunk:
     """What one round committed.
 
     Attributes:
-        examined: proposals verified in the round, 0..gamma.
+        examined: proposals verified in the round.
         accepted: proposals accepted in the round.
+        widths: of a tree, how many of the examined proposals there are at each depth; empty for a chain.
         lossless: False once something has happened that could bend the output law.
     """
 
@@ -161,6 +162,7 @@ class Chunk:
     examined: int
     accepted: int
     lossless: bool = True
+    widths: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:

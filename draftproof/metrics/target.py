@@ -80,8 +80,12 @@ class TargetMetrics(Recorder):
         self._drafted_at, self._tested_at, self._accepted_at = (
             Counter(f"{spec}_num_{what}_tokens_per_pos", f"{text} {_PER_POSITION}", ["position"], registry=registry)
             for what, text in (
-                ("draft", "Proposals that took part in verification, by offset in the block."),
-                ("tested", "Proposals whose predecessors in the block were all accepted, by offset in it."),
+                ("draft", "Proposals that took part in verification, by offset in the block (in a tree, depth)."),
+                (
+                    "tested",
+                    "Proposals whose predecessors in the block were all accepted, by offset in it; siblings in a tree"
+                    " count as one.",
+                ),
                 ("accepted", "Proposals accepted and emitted, by offset in the block."),
             )
         )
@@ -89,7 +93,8 @@ class TargetMetrics(Recorder):
             f"{spec}_expected_accepted_tokens",
             "The expectation of num_accepted_tokens, by rule, less noisy: the sum of sum_x min(p(x), q(x)) over tested"
             " positions (token), of sum_x min(rho p(x), q(x)) over all (block), of the mass kept (lenient, typical);"
-            " the count itself (coupled). expected rate = rate(expected_accepted_tokens_total)"
+            " the count itself (coupled); of sum_x min(r(x), q(x)) over the proposals tried, r being what those before"
+            " left of p (tree). expected rate = rate(expected_accepted_tokens_total)"
             " / rate(num_draft_tokens_total).",
             ["rule"],
             registry=registry,
@@ -229,11 +234,10 @@ class TargetMetrics(Recorder):
             self._drafts.labels(rule=rule).inc()
         self._drafted.labels(rule=rule).inc(verdict.examined)
         self._accepted.labels(rule=rule).inc(verdict.accepted)
-        for counter, reach in (
-            (self._drafted_at, verdict.examined),
-            (self._tested_at, min(verdict.examined, verdict.accepted + 1)),
-            (self._accepted_at, verdict.accepted),
-        ):
+        for position, width in zip(self._positions, verdict.widths or [1] * verdict.examined, strict=False):
+            self._drafted_at.labels(position=position).inc(width)
+        rejected = any(token.source == verdict_pb2.TOKEN_SOURCE_RESAMPLED for token in verdict.tokens)
+        for counter, reach in ((self._tested_at, verdict.accepted + rejected), (self._accepted_at, verdict.accepted)):
             for position in self._positions[:reach]:
                 counter.labels(position=position).inc()
         self._expected.labels(rule=rule).inc(verdict.expected_accepted)

@@ -23,6 +23,8 @@ class Rule(StrEnum):
     """One proposal after the other, each by min(1, p/q)."""
     BLOCK = "block"
     """The block as a whole: the same law, never fewer accepted tokens in expectation."""
+    TREE = "tree"
+    """Several candidates a position, each tried against what the ones before it left of p."""
     COUPLED = "coupled"
     """Both sides draw with the same noise: with a seed the text doesn't depend on the draft at all."""
     LENIENT = "lenient"

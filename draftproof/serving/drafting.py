@@ -15,13 +15,16 @@ class Proposal:
     """A drawn token and the very distribution it was drawn from.
 
     Attributes:
-        q: None under the coupled rule, which needs none.
+        q: None under the coupled rule, which needs none, and where the draw was from what earlier siblings left.
         runner_up: the token that comes next in rank, where q is one-hot or absent and doesn't say; never sent.
+        parent: the node of a tree that it hangs from: 0 is the end of the committed text, i the i-th proposal, counted
+            from 1; None: the proposal before it.
     """
 
     token_id: int
     q: DraftQ | None
     runner_up: int | None = None
+    parent: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -33,12 +36,21 @@ class DraftSequence:
         output_ids: committed tokens; the generation appends, drafters only read.
         params: sampling settings, the same on both sides.
         key: request key, 32 bytes.
+        max_gamma: most proposals that the target takes in a block.
+        max_context: tokens that it has room for, those of a block included.
     """
 
     prompt_ids: Sequence[int]
     params: SamplingParams
     key: bytes
     output_ids: list[int] = field(default_factory=list)
+    max_gamma: int = 16
+    max_context: int = 2**31
+
+    @property
+    def room(self) -> int:
+        """Most proposals in the next block, on whatever branches of a tree."""
+        return min(self.max_gamma, self.max_context - self.position)
 
     @property
     def position(self) -> int:
@@ -57,7 +69,7 @@ class Drafting(Protocol):
     name: str
 
     async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
-        """Draws up to `gamma` proposals after the committed tokens.
+        """Draws up to `gamma` proposals after the committed tokens; under the tree rule, a tree up to so deep.
 
         Fewer come back only by a rule that looks at nothing but committed tokens, drawn proposals and their q (L6).
         """

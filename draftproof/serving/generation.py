@@ -185,7 +185,7 @@ class Generator:
         )
         session = await port.open(opening)
         key = session.opened.request_key
-        sequence = DraftSequence(ids, params, key, list(output_ids))
+        sequence = DraftSequence(ids, params, key, list(output_ids), port.max_gamma, port.max_context)
         try:
             weights = (session.opened.weights_version, session.opened.weights_sha256)
             yield self._started(ids, key, gamma, port, weights, params.rule)
@@ -231,7 +231,8 @@ class Generator:
             block = to_block(sequence.position, proposals, sent_ns - drafting_ns, unaided)
             # decided now, so that it is the same whether or not the next block is drafted ahead
             following = 0 if unaided else control.choose()
-            ahead = bool(proposals) and whether.choose()
+            # verdicts on a tree are too many to guess at
+            ahead = bool(proposals) and sequence.params.rule is not Rule.TREE and whether.choose()
             if ahead:
                 self.drafting.ahead(sequence, proposals, following, left)
             try:
@@ -269,6 +270,7 @@ class Generator:
                     accepted=verdict.accepted,
                     not_lossless=not verdict.lossless,
                     weights_sha256=verdict.weights_sha256,
+                    widths=verdict.widths,
                 )
             )
             check_size(chunk, self.config.max_message_bytes)
@@ -318,7 +320,8 @@ class Generator:
         first = min(self.config.default_gamma, port.max_gamma)
         if params.gamma is not None:
             return FixedGamma(params.gamma)
-        if not self.config.adaptive or params.needs_same_blocks:
+        # what is known of chains says nothing about a tree's depth
+        if not self.config.adaptive or params.needs_same_blocks or params.rule is Rule.TREE:
             return FixedGamma(first)
         limits = GammaLimits(largest=port.max_gamma, first=first, unaided=port.max_unaided)
         return GammaControl(limits, experience)
@@ -376,7 +379,10 @@ def to_block(start: int, proposals: list[Proposal], draft_ns: int, unaided: int 
     qs = iter(encode([p.q for p in proposals if p.q is not None]))
     return target_pb2.Block(
         start=start,
-        proposals=[target_pb2.Proposal(token_id=p.token_id, q=None if p.q is None else next(qs)) for p in proposals],
+        proposals=[
+            target_pb2.Proposal(token_id=p.token_id, q=None if p.q is None else next(qs), parent=p.parent)
+            for p in proposals
+        ],
         draft_ns=draft_ns,
         unaided=unaided,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Iterable, MutableSequence, Sequence
 
 from draftproof.v1 import generation_pb2
 from draftproof.v1 import verdict_pb2 as pb
@@ -23,8 +23,7 @@ class StatsBuilder:
         stats.rounds += 1
         stats.drafted += verdict.examined
         stats.accepted += verdict.accepted
-        _count(stats.drafted_per_position, verdict.examined)
-        _count(stats.accepted_per_position, verdict.accepted, length=verdict.examined)
+        _count_positions(stats, verdict)
         _count_sources(stats, verdict.tokens)
         stats.expected_accepted += verdict.expected_accepted
         stats.refused += verdict.HasField("refusal")
@@ -58,8 +57,7 @@ class ChunkStats:
         stats.rounds += 1
         stats.drafted += chunk.examined
         stats.accepted += chunk.accepted
-        _count(stats.drafted_per_position, chunk.examined)
-        _count(stats.accepted_per_position, chunk.accepted, length=chunk.examined)
+        _count_positions(stats, chunk)
         _count_sources(stats, chunk.tokens)
 
 
@@ -72,9 +70,7 @@ def merge(into: pb.SpeculationStats, other: pb.SpeculationStats) -> None:
         (into.drafted_per_position, other.drafted_per_position),
         (into.accepted_per_position, other.accepted_per_position),
     ):
-        mine.extend([0] * (len(theirs) - len(mine)))
-        for i, value in enumerate(theirs):
-            mine[i] += value
+        _add(mine, theirs)
     for name in ("draft_ns", "queue_ns", "forward_ns", "verify_ns", "wire_ns"):
         setattr(into.time, name, getattr(into.time, name) + getattr(other.time, name))
 
@@ -86,8 +82,14 @@ def _count_sources(stats: pb.SpeculationStats, tokens: Iterable[pb.Token]) -> No
         stats.target_only += token.source == pb.TOKEN_SOURCE_TARGET
 
 
-def _count(counters: MutableSequence[int], hits: int, length: int | None = None) -> None:
-    """Adds one to the first `hits` counters, growing the list to `length` (default `hits`)."""
-    counters.extend([0] * (max(hits, length or 0) - len(counters)))
-    for i in range(hits):
-        counters[i] += 1
+def _count_positions(stats: pb.SpeculationStats, of: pb.Verdict | generation_pb2.Chunk) -> None:
+    widths = of.widths or [1] * of.examined
+    _add(stats.drafted_per_position, widths)
+    _add(stats.accepted_per_position, [int(i < of.accepted) for i in range(len(widths))])
+
+
+def _add(counters: MutableSequence[int], counts: Sequence[int]) -> None:
+    """Adds each count to its counter, growing the list."""
+    counters.extend([0] * (len(counts) - len(counters)))
+    for i, count in enumerate(counts):
+        counters[i] += count

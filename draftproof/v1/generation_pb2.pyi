@@ -98,18 +98,20 @@ class Started(_message.Message):
     def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., request_key: _Optional[bytes] = ..., gamma: _Optional[int] = ..., target_model: _Optional[str] = ..., drafter: _Optional[str] = ..., weights_version: _Optional[int] = ..., rule: _Optional[_Union[_sampling_pb2.Rule, str]] = ..., weights_sha256: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("tokens", "examined", "accepted", "not_lossless", "weights_sha256")
+    __slots__ = ("tokens", "examined", "accepted", "not_lossless", "weights_sha256", "widths")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     EXAMINED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     NOT_LOSSLESS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
+    WIDTHS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[_verdict_pb2.Token]
     examined: int
     accepted: int
     not_lossless: bool
     weights_sha256: bytes
-    def __init__(self, tokens: _Optional[_Iterable[_Union[_verdict_pb2.Token, _Mapping]]] = ..., examined: _Optional[int] = ..., accepted: _Optional[int] = ..., not_lossless: _Optional[bool] = ..., weights_sha256: _Optional[bytes] = ...) -> None: ...
+    widths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[_verdict_pb2.Token, _Mapping]]] = ..., examined: _Optional[int] = ..., accepted: _Optional[int] = ..., not_lossless: _Optional[bool] = ..., weights_sha256: _Optional[bytes] = ..., widths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("finish_reason", "usage", "stats", "lossless", "notes")

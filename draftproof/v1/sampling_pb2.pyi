@@ -15,12 +15,14 @@ class Rule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RULE_COUPLED: _ClassVar[Rule]
     RULE_LENIENT: _ClassVar[Rule]
     RULE_TYPICAL: _ClassVar[Rule]
+    RULE_TREE: _ClassVar[Rule]
 RULE_UNSPECIFIED: Rule
 RULE_TOKEN: Rule
 RULE_BLOCK: Rule
 RULE_COUPLED: Rule
 RULE_LENIENT: Rule
 RULE_TYPICAL: Rule
+RULE_TREE: Rule
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "logprobs", "gamma", "rule", "lenience")

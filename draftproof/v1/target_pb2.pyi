@@ -129,12 +129,14 @@ class Block(_message.Message):
     def __init__(self, start: _Optional[int] = ..., proposals: _Optional[_Iterable[_Union[Proposal, _Mapping]]] = ..., draft_ns: _Optional[int] = ..., unaided: _Optional[int] = ...) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("token_id", "q")
+    __slots__ = ("token_id", "q", "parent")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     Q_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     token_id: int
     q: _distribution_pb2.Distribution
-    def __init__(self, token_id: _Optional[int] = ..., q: _Optional[_Union[_distribution_pb2.Distribution, _Mapping]] = ...) -> None: ...
+    parent: int
+    def __init__(self, token_id: _Optional[int] = ..., q: _Optional[_Union[_distribution_pb2.Distribution, _Mapping]] = ..., parent: _Optional[int] = ...) -> None: ...
 
 class CloseSession(_message.Message):
     __slots__ = ()

@@ -44,7 +44,12 @@ def proposed(q: DraftQ, token_id: int) -> Interval:
 
 
 def committed(
-    p: Tensor, totals: Tensor, drafts: Drafts, first: Sequence[int], tokens: Sequence[Sequence[int]], drafted: list[int]
+    p: Tensor,
+    totals: Tensor,
+    drafts: Drafts,
+    rows: Sequence[Sequence[int]],
+    tokens: Sequence[Sequence[int]],
+    drafted: list[int],
 ) -> list[Seen]:
     """What some rounds of a batch committed.
 
@@ -52,16 +57,16 @@ def committed(
         p: float[N, V].
         totals: float64[N], their sums.
         drafts: q of every proposal as its rule takes it, scaled to `totals`.
-        first: each round's first row, ascending.
-        tokens: what each committed, one token for each row from its first on.
+        rows: of p, one for each token that a round committed.
+        tokens: what each committed.
         drafted: for how many of them there was a q.
     """
-    rows = [start + i for start, round_ in zip(first, tokens, strict=True) for i in range(len(round_))]
+    at = [row for round_ in rows for row in round_]
     chosen = [token for round_ in tokens for token in round_]
     against_q = [i < count for round_, count in zip(tokens, drafted, strict=True) for i in range(len(round_))]
     measure = row_by_row if p.device.type == "cpu" else together
-    found = measure(p, totals, drafts, rows, chosen, against_q)
-    scale = totals.cpu().numpy()[rows]
+    found = measure(p, totals, drafts, at, chosen, against_q)
+    scale = totals.cpu().numpy()[at]
     above, equal, beyond = found.above / scale, found.equal / scale, found.beyond / scale
     output = [
         Interval(low, width) if width > 0.0 else Interval(1.0, 0.0)

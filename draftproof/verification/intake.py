@@ -19,6 +19,7 @@ from enum import IntEnum
 
 from draftproof.sampling.draft_q import DraftQ, Lattice, MalformedQError, OneHot, draw, mass
 from draftproof.sampling.rng import Draw, Purpose, random_words
+from draftproof.sampling.siblings import Remaining
 
 
 class RefusalKind(IntEnum):
@@ -59,20 +60,35 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class Grown:
+    """How the proposals of a block form a tree.
+
+    Attributes:
+        parents: the node that each hangs from; node 0 is the end of the committed text, node i + 1 proposal i.
+        qs: what each was drawn from.
+    """
+
+    parents: Sequence[int]
+    qs: Sequence[Remaining]
+
+
+@dataclass(frozen=True, slots=True)
 class Intake:
     """The block to verify.
 
     Attributes:
         tokens: proposals, each in [0, V).
-        qs: the distribution of each, same length; empty for a coupled round.
+        qs: the distribution of each, same length; empty for a coupled round and for a tree.
         refusal: what kept the block from being verified as sent, if anything.
         lossless: False if the draft was dishonest in a way that can't be mended.
+        tree: set where the proposals form one.
     """
 
     tokens: list[int]
     qs: list[DraftQ]
     refusal: RefusalNote | None
     lossless: bool
+    tree: Grown | None = None
 
 
 def admit(sent: Sequence[Sent], key: bytes, block_start: int, vocab_size: int, check_draws: bool = True) -> Intake:

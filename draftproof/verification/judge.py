@@ -11,6 +11,8 @@ from torch import Tensor
 from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.verification import block_rule, coupled_rule, lossy_rule, token_rule
 from draftproof.verification.drafts import Drafts
+from draftproof.verification.intake import Grown
+from draftproof.verification.tree_round import Climb, climb
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Proposed:
         block_start: position of the first proposal.
         first: its first row of p.
         tokens: proposals.
+        tree: how they hang together where they form one.
     """
 
     params: SamplingParams
@@ -30,6 +33,7 @@ class Proposed:
     block_start: int
     first: int
     tokens: Sequence[int]
+    tree: Grown | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,13 @@ class Judgement:
     """What was decided.
 
     Attributes:
-        accepted: leading proposals that stay, per round.
-        next_ids: the token after them where the rule itself draws it (coupled), else None.
+        accepted: leading proposals that stay, per round; of a tree, those on the path.
+        next_ids: the token after them where the rule itself draws it (coupled, tree), else None.
         drafts: what (p - q)+ is taken against, by row of p.
         expected: per round the probabilities whose sum has the expectation of `accepted`.
         losses: per round the total variation introduced at each position the test reached; empty if lossless.
         chances: float64[N], what the uniform of each proposal was compared with; NaN where there is none.
+        climbs: what became of each tree; None for the other rounds.
     """
 
     accepted: list[int]
@@ -51,6 +56,7 @@ class Judgement:
     expected: list[list[float]]
     losses: list[list[float]]
     chances: Tensor
+    climbs: list[Climb | None]
 
 
 def judge(p: Tensor, totals: Tensor, drafts: Drafts, u: Tensor, rounds: Sequence[Proposed]) -> Judgement:
@@ -60,10 +66,10 @@ def judge(p: Tensor, totals: Tensor, drafts: Drafts, u: Tensor, rounds: Sequence
     a stopping rule of the legal kind. The verdict then rests on that row only if everything before it stays.
 
     Args:
-        p: float[N, V], per round the rows after 0..gamma proposals.
+        p: float[N, V], per round the rows after 0..gamma proposals; of a tree, after each node.
         totals: float64[N], their sums, not finite where a row isn't.
-        drafts: q of every proposal but those of coupled rounds, each scaled to the total of its row of p.
-        u: float64[N] on the CPU, the test's number of every row, unused at a round's last.
+        drafts: q of every proposal but those of coupled rounds and of trees, each scaled to the total of its row of p.
+        u: float64[N] on the CPU, the test's number of every row, unused at a round's last; of a tree, of every node.
         rounds: at least one.
     """
     return _Judge(p, totals, drafts, u, rounds).judge()
@@ -82,7 +88,7 @@ class _Judge:
         self.q_x = drafts.at(tokens).cpu()
         self.tokens = tokens
         first = torch.tensor([r.first for r in rounds])
-        lengths = torch.tensor([len(r.tokens) for r in rounds])
+        lengths = torch.tensor([0 if r.tree else len(r.tokens) for r in rounds])
         steps = torch.arange(int(lengths.max()))
         # Padding repeats the last row; every rule ignores it.
         self.rows = (first[:, None] + steps).clamp_(max=len(u) - 1)
@@ -90,7 +96,8 @@ class _Judge:
         self.lengths = torch.minimum(lengths, reach)
         self.by_rule: dict[Rule, list[int]] = {}
         for b, r in enumerate(rounds):
-            self.by_rule.setdefault(r.params.rule, []).append(b)
+            if r.tree is None:
+                self.by_rule.setdefault(r.params.rule, []).append(b)
 
     def judge(self) -> Judgement:
         count = len(self.rounds)
@@ -118,7 +125,15 @@ class _Judge:
             for b, length in zip(members, lengths, strict=True):
                 accepted[b] = length
         self._expect(accepted, expected, losses)
-        return Judgement(accepted, next_ids, self.drafts, expected, losses, self.chances)
+        climbs = [None if r.tree is None else self._climb(r, r.tree) for r in self.rounds]
+        for b, found in enumerate(climbs):
+            if found is not None:
+                accepted[b], next_ids[b], expected[b] = len(found.path), found.next_id, found.overlaps
+        return Judgement(accepted, next_ids, self.drafts, expected, losses, self.chances, climbs)
+
+    def _climb(self, asked: Proposed, tree: Grown) -> Climb:
+        rows = slice(asked.first, asked.first + len(asked.tokens) + 1)
+        return climb(self.p[rows], asked.key, asked.block_start, asked.tokens, tree, self.u[rows])
 
     def _stretch(self) -> Tensor | None:
         """Puts q / rho in place of q in the rows of block rounds: rho float64[N], 1 elsewhere."""
@@ -178,7 +193,7 @@ class _Judge:
         for b, asked in enumerate(self.rounds):
             if asked.params.rule is Rule.COUPLED:
                 expected[b] = [1.0] * accepted[b]
-            elif asked.params.rule is not Rule.BLOCK:
+            elif asked.params.rule is not Rule.BLOCK and asked.tree is None:
                 reached = min(accepted[b] + 1, int(self.lengths[b]))
                 places += [(b, asked.first + i) for i in range(reached)]
         rows = torch.tensor([row for _, row in places], dtype=torch.int64)

@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from draftproof.sampling.draft_q import DraftQ, support
-
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
@@ -52,11 +50,12 @@ class PositionRecord:
     Attributes:
         position: counted from the start of the original prompt.
         block_start: where the block began.
-        proposed_id: the proposal examined here; None at bonus and target positions.
+        proposed_id: the proposal examined here, of several the last one tried; None at bonus and target positions.
         accepted: whether it was accepted.
         accept_uniform: u of the test; None where nothing was proposed, and under the coupled rule.
         accept_probability: what it was compared with: the proposal passed iff accept_uniform is less. Under the block
-            rule the longest prefix whose last proposal passes stays. None where accept_uniform is.
+            rule the longest prefix whose last proposal passes stays; in a tree p is what the proposals tried before it
+            left of it. None where accept_uniform is.
         draw_uniform: u that drew a residual, bonus or target token; None where the proposal was accepted, and under
             the coupled rule.
         p_proposed: p(proposed_id), 0 where nothing was proposed.
@@ -122,9 +121,8 @@ def p_masses(p: Tensor, top: int) -> Masses:
     return Masses(ids.cpu().numpy(), values.float().cpu().numpy())
 
 
-def q_masses(q: DraftQ, top: int, vocab_size: int) -> Masses:
-    """The `top` largest masses of q, all for 0."""
-    ids, masses = support(q)
+def q_masses(ids: NDArray[np.int64], masses: NDArray[np.float64], top: int, vocab_size: int) -> Masses:
+    """The `top` largest masses of a q [M], all for 0."""
     if top == 0:
         full = np.zeros(vocab_size, np.float32)
         full[ids] = masses

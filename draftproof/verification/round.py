@@ -15,15 +15,18 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from draftproof.sampling.draft_q import DraftQ
+from draftproof.sampling.draft_q import DraftQ, support
 from draftproof.sampling.inverse_cdf import inverse_cdf
 from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.sampling.pipeline import History, distributions
 from draftproof.sampling.rng import Draw, Purpose, uniforms
 from draftproof.verification.drafts import Drafts, chunk_rows, row_totals
 from draftproof.verification.evidence import Seen, committed
+from draftproof.verification.intake import Grown
 from draftproof.verification.judge import Judgement, Proposed, judge
 from draftproof.verification.records import PositionRecord, TokenLogprobs, p_masses, q_masses, token_logprobs
+from draftproof.verification.tree_round import Climb, accept_draws, tree_trace
+from draftproof.verification.tree_rule import Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,8 @@ class RoundInput:
         key: the request's key, 32 bytes.
         block_start: position of the first proposal, counted from the start of the original prompt.
         tokens: proposals as admitted, each in [0, V); may be empty.
-        qs: what each was drawn from, same length; empty under the coupled rule, which needs none.
+        qs: what each was drawn from, same length; empty for a tree, and under the coupled rule, which needs none.
+        tree: how the proposals hang together, and their q, where they form a tree.
         trace_top: masses to record per position; 0: all; None: no record.
         logprobs: alternatives to report beside each token; None: no log-probabilities.
         audited: whether to say what the audit wants to know.
@@ -50,6 +54,7 @@ class RoundInput:
     block_start: int
     tokens: Sequence[int] = ()
     qs: Sequence[DraftQ] = ()
+    tree: Grown | None = None
     trace_top: int | None = None
     logprobs: int | None = None
     audited: bool = False
@@ -60,17 +65,19 @@ class RoundResult:
     """The verdict on one round.
 
     Attributes:
-        accepted: leading proposals accepted, 0..examined.
+        accepted: proposals accepted, 0..examined: leading ones, or those on a tree's path.
         next_id: the token after them: residual, bonus or plain target draw.
         examined: proposals that took part.
         overlaps: probabilities whose sum has the expectation of `accepted`. For rules that test one proposal after
             the other, one for each position the test reached (sum_x min(p, q) under the token rule); under the block
-            rule, one for each proposal (sum_x min(rho p, q)); under the coupled rule the count itself.
+            rule, one for each proposal (sum_x min(rho p, q)); under the coupled rule the count itself; in a tree, one
+            for each position reached, summed over the proposals tried there.
         losses: total variation introduced at each of the positions reached; empty under a lossless rule.
         finite: False if a row that the verdict rests on holds NaN or infinity; then nothing else is valid.
         logprobs: one per committed token if asked for, else empty.
         records: one per committed token if asked for, else empty.
         seen: for the audit if asked for, under a lossless rule.
+        climb: what became of a tree; None for a chain.
     """
 
     accepted: int
@@ -82,6 +89,17 @@ class RoundResult:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     records: list[PositionRecord] = field(default_factory=list)
     seen: Seen | None = None
+    climb: Climb | None = None
+
+    @property
+    def path(self) -> list[int]:
+        """The accepted proposals, counted from 1."""
+        return list(range(1, self.accepted + 1)) if self.climb is None else self.climb.path
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the next token is there because what was proposed in its place didn't hold."""
+        return self.accepted < self.examined if self.climb is None else self.climb.rejected
 
 
 @torch.inference_mode()
@@ -89,7 +107,8 @@ def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput], owned: bool = Fa
     """Turns a forward pass over a ragged batch into verdicts. Rounds don't influence each other.
 
     Args:
-        logits: float[N, V], N = sum(len(tokens) + 1): per round the rows after 0..gamma proposals.
+        logits: float[N, V], N = sum(len(tokens) + 1): per round the rows after 0..gamma proposals; of a tree, after
+            each node.
         rounds: at least one.
         owned: p may take the logits' place; else they are not modified.
     """
@@ -102,13 +121,18 @@ def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput], owned: bool = Fa
     drafts = Drafts.collect([q for r in rounds for q in r.qs], with_q, totals, vocab)
     accept_u = _accept_uniforms(rounds)
     proposed = [
-        Proposed(r.params, r.key, r.block_start, start, r.tokens) for r, start in zip(rounds, first, strict=True)
+        Proposed(r.params, r.key, r.block_start, start, r.tokens, r.tree)
+        for r, start in zip(rounds, first, strict=True)
     ]
     judgement = judge(p, totals, drafts, accept_u, proposed)
 
     draws = [Draw(r.key, r.block_start, k, Purpose.NEXT) for r, k in zip(rounds, judgement.accepted, strict=True)]
     next_u = torch.from_numpy(uniforms(draws))
-    next_rows = torch.tensor([start + k for start, k in zip(first, judgement.accepted, strict=True)], device=device)
+    ends = [
+        start + (k if found is None else (found.path or [0])[-1])
+        for start, k, found in zip(first, judgement.accepted, judgement.climbs, strict=True)
+    ]
+    next_rows = torch.tensor(ends, device=device)
     next_ids = _next_tokens(p, finite, judgement, next_rows, next_u.to(device))
     good = finite[next_rows].tolist()
     results = [
@@ -119,6 +143,7 @@ def verify_rounds(logits: Tensor, rounds: Sequence[RoundInput], owned: bool = Fa
             overlaps=judgement.expected[b] if good[b] else [],
             losses=judgement.losses[b] if good[b] else [],
             finite=good[b],
+            climb=judgement.climbs[b],
         )
         for b in range(len(rounds))
     ]
@@ -145,13 +170,22 @@ def _target_law(logits: Tensor, rounds: Sequence[RoundInput], owned: bool) -> tu
 
 
 def _histories(rounds: Sequence[RoundInput]) -> list[History | None]:
-    """At position i the penalties see the prefix and the proposals before it."""
+    """At position i the penalties see the prefix and the proposals before it; after a node, those on its path."""
     histories: list[History | None] = []
     for r in rounds:
-        for i in range(len(r.tokens) + 1):
-            seen = History(r.prompt_ids, [*r.output_ids, *r.tokens[:i]]) if r.params.needs_history else None
-            histories.append(seen)
+        if not r.params.needs_history:
+            histories += [None] * (len(r.tokens) + 1)
+            continue
+        tree = Tree(r.tokens, range(len(r.tokens)) if r.tree is None else r.tree.parents)
+        for node in range(len(r.tokens) + 1):
+            path = [r.tokens[n - 1] for n in tree.path(node)]
+            histories.append(History(r.prompt_ids, [*r.output_ids, *path]))
     return histories
+
+
+def _emitted(asked: RoundInput, result: RoundResult) -> list[int]:
+    """The tokens that a round commits."""
+    return [*(asked.tokens[node - 1] for node in result.path), result.next_id]
 
 
 def _first_rows(rounds: Sequence[RoundInput]) -> list[int]:
@@ -163,8 +197,13 @@ def _first_rows(rounds: Sequence[RoundInput]) -> list[int]:
 
 
 def _accept_uniforms(rounds: Sequence[RoundInput]) -> Tensor:
-    """u of the test at every row, unused at a round's last row: float64[N], on the CPU."""
-    draws = [Draw(r.key, r.block_start, i, Purpose.ACCEPT) for r in rounds for i in range(len(r.tokens) + 1)]
+    """u of the test at every row, unused at a round's last row; of a tree, of every node: float64[N], on the CPU."""
+    draws: list[Draw] = []
+    for r in rounds:
+        if r.tree is None:
+            draws += [Draw(r.key, r.block_start, i, Purpose.ACCEPT) for i in range(len(r.tokens) + 1)]
+        else:
+            draws += accept_draws(r.key, r.block_start, r.tokens, r.tree)
     return torch.from_numpy(uniforms(draws))
 
 
@@ -193,10 +232,9 @@ def _with_logprobs(
     alternatives: list[int] = []
     for r, asked, start in zip(results, rounds, first, strict=True):
         if asked.logprobs is not None and r.finite:
-            committed = [*asked.tokens[: r.accepted], r.next_id]
-            rows += range(start, start + len(committed))
-            tokens += committed
-            alternatives += [asked.logprobs] * len(committed)
+            rows += [start + node for node in (0, *r.path)]
+            tokens += _emitted(asked, r)
+            alternatives += [asked.logprobs] * (r.accepted + 1)
     found: list[TokenLogprobs] = []
     step = chunk_rows(p.shape[1])
     for at in range(0, len(rows), step):
@@ -223,9 +261,10 @@ def _with_evidence(
     asked = [b for b, r in enumerate(rounds) if r.audited and results[b].finite and not r.params.rule.lossy]
     if not asked:
         return list(results)
-    tokens = [[*rounds[b].tokens[: results[b].accepted], results[b].next_id] for b in asked]
+    tokens = [_emitted(rounds[b], results[b]) for b in asked]
+    rows = [[first[b] + node for node in (0, *results[b].path)] for b in asked]
     drafted = [min(len(rounds[b].qs), len(found)) for b, found in zip(asked, tokens, strict=True)]
-    seen = committed(p, totals, drafts, [first[b] for b in asked], tokens, drafted)
+    seen = committed(p, totals, drafts, rows, tokens, drafted)
     found = dict(zip(asked, seen, strict=True))
     return [replace(r, seen=found[b]) if b in found else r for b, r in enumerate(results)]
 
@@ -246,12 +285,18 @@ def _with_traces(
     tokens = torch.tensor([t for r in rounds for t in (*r.tokens, 0)], dtype=torch.int64, device=p.device)
     p_x = p.gather(1, tokens[:, None])[:, 0].double() / totals
     seen = [column.tolist() for column in (p_x, drafts.at(tokens) / totals, accept_u, judgement.chances)]
-    return [
-        r
-        if asked.trace_top is None or not r.finite
-        else replace(r, records=_trace(asked, r, p[start:], [column[start:] for column in seen], float(u)))
-        for r, asked, start, u in zip(results, rounds, first, next_u, strict=True)
-    ]
+    traced = list(results)
+    for b, (r, asked, start) in enumerate(zip(results, rounds, first, strict=True)):
+        if asked.trace_top is None or not r.finite:
+            continue
+        if r.climb is not None and asked.tree is not None:
+            rows = slice(start, start + r.examined + 1)
+            grown, place = (asked.tokens, asked.tree), (asked.block_start, asked.trace_top)
+            records = tree_trace(r.climb, *grown, p[rows], totals[rows], accept_u[rows], *place)
+        else:
+            records = _trace(asked, r, p[start:], [column[start:] for column in seen], float(next_u[b]))
+        traced[b] = replace(r, records=records)
+    return traced
 
 
 def _trace(
@@ -277,7 +322,7 @@ def _trace(
                 p_proposed=p_x[i] if proposed else 0.0,
                 q_proposed=q_x[i] if tested else 0.0,
                 p=p_masses(p[i], top),
-                q=q_masses(asked.qs[i], top, p.shape[1]) if tested else None,
+                q=q_masses(*support(asked.qs[i]), top, p.shape[1]) if tested else None,
             )
         )
     return records

@@ -27,6 +27,7 @@ _RULES = {
     Rule.COUPLED: pb.RULE_COUPLED,
     Rule.LENIENT: pb.RULE_LENIENT,
     Rule.TYPICAL: pb.RULE_TYPICAL,
+    Rule.TREE: pb.RULE_TREE,
 }
 _FROM_WIRE = {number: rule for rule, number in _RULES.items()} | {pb.RULE_UNSPECIFIED: Rule.BLOCK}
 

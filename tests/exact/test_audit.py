@@ -87,7 +87,7 @@ def outcomes(
                 continue
             for token in range(VOCAB):
                 tokens = [*proposals[:k], token]
-                (seen,) = committed(p, totals, judged.drafts, [0], [tokens], [min(gamma, k + 1)])
+                (seen,) = committed(p, totals, judged.drafts, [range(k + 1)], [tokens], [min(gamma, k + 1)])
                 yield Outcome(
                     probability=drawn * float(ends[token]),
                     proposals=proposals,

@@ -13,7 +13,7 @@ from draftproof.v1 import sampling_pb2, target_pb2, verdict_pb2
 from target_service.verifier import VerifierConfig
 from tests.integration.services.harness import Kit, Options, model_drafter, raw_draft, table
 
-LOSSLESS = [Rule.TOKEN, Rule.BLOCK, Rule.COUPLED]
+LOSSLESS = [Rule.TOKEN, Rule.BLOCK, Rule.COUPLED, Rule.TREE]
 OPTIONS: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "gamma": 4}
 
 

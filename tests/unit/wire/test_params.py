@@ -107,7 +107,7 @@ def test_any_bytes_are_settings_or_refused(data: bytes) -> None:
         (pb.SamplingParams(max_tokens=0), "max_tokens"),
         (pb.SamplingParams(stop=[""]), "stop"),
         (pb.SamplingParams(logprobs=21), "logprobs"),
-        (pb.SamplingParams(rule=6), "rule"),  # type: ignore[arg-type]
+        (pb.SamplingParams(rule=7), "rule"),  # type: ignore[arg-type]
         (pb.SamplingParams(rule=pb.RULE_LENIENT), "lenience"),
         (pb.SamplingParams(rule=pb.RULE_LENIENT, lenience=1.0), "lenience"),
         (pb.SamplingParams(rule=pb.RULE_BLOCK, lenience=0.5), "lenience"),
