@@ -19,6 +19,8 @@ FALSE_ALARM = 1e-6
 """Probability that any test of any drafter ever alarms with nothing wrong, over the life of the process."""
 MAX_DRAFTERS = 16
 """Drafters with an account of their own; all others share one."""
+ROUNDS_PER_PASS = 2
+"""About how many rounds of a forward pass are examined, by chance where it holds more: it bounds the cost."""
 NOBODY = "none"
 """The account of sessions without a drafter."""
 OTHERS = "other"
@@ -56,6 +58,15 @@ class Audit:
         """Whether proposals of this drafter are no longer taken."""
         return bool(drafter) and self.name(drafter) in self._caught
 
+    def examines(self, session: Session, active: int) -> bool:
+        """Whether the next round of a session is evidence: decided before it is looked at, by numbers nobody knows.
+
+        Args:
+            session: whose.
+            active: sessions that share the forward passes, itself included.
+        """
+        return session.audited and float(self._random(1)[0]) * active < ROUNDS_PER_PASS
+
     def observe(self, session: Session, pending: PendingRound, result: RoundResult, emitted: int) -> None:
         """Takes in a round that was committed.
 
@@ -68,6 +79,7 @@ class Audit:
         name = self.name(session.drafter)
         if not session.audited:
             self._metrics.unaudited(name, emitted)
+        if not pending.audited:
             return
         account = self._accounts[name]
         seen = result.seen

@@ -115,7 +115,14 @@ class Intake:
             audited=not request.request_key and params.seed is None,
         )
 
-    def round(self, session: Session, number: int, block: target_pb2.Block, quarantined: bool = False) -> PendingRound:
+    def round(
+        self,
+        session: Session,
+        number: int,
+        block: target_pb2.Block,
+        quarantined: bool = False,
+        audited: bool = False,
+    ) -> PendingRound:
         """A block that may ride on a forward pass; proposals that break the rules are cut off (L7, L11).
 
         Args:
@@ -123,6 +130,7 @@ class Intake:
             number: of the round.
             block: as it was sent.
             quarantined: whether its drafter was caught lying; then no proposal is taken.
+            audited: whether the audit examines it.
 
         Raises:
             RequestError: the block doesn't fit the session.
@@ -153,7 +161,7 @@ class Intake:
         else:
             sent = [Sent(proposal.token_id, self._decode(proposal.q)) for proposal in block.proposals]
             intake = admit(sent, session.request_key, block.start, self._vocab_size)
-            if session.audited:
+            if audited:
                 found = _shown(sent, intake)
         if intake.refusal is not None:
             self._metrics.refusal(intake.refusal.kind)
@@ -164,7 +172,7 @@ class Intake:
                 offset=intake.refusal.offset,
                 detail=intake.refusal.message,
             )
-        return PendingRound(number, intake, arrived_ns, block.unaided, found)
+        return PendingRound(number, intake, arrived_ns, block.unaided, audited, found)
 
     def _check_shape(self, session: Session, proposals: Sequence[target_pb2.Proposal]) -> None:
         """How long a block is, or how large and deep its tree."""

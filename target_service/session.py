@@ -45,6 +45,7 @@ class PendingRound:
         intake: its proposals.
         arrived_ns: monotonic time.
         unaided: how many rounds without proposals follow it unasked.
+        audited: whether the audit examines it.
         sent: where each proposal lies under its q, for the audit, as it was sent.
     """
 
@@ -52,13 +53,15 @@ class PendingRound:
     intake: Intake
     arrived_ns: int
     unaided: int = 0
+    audited: bool = False
     sent: Sequence[Interval] = ()
 
     def following(self) -> PendingRound | None:
         """The round without proposals that comes unasked after this one; its wait begins now."""
         if not self.unaided:
             return None
-        return PendingRound(self.number + 1, Intake([], [], None, True), time.monotonic_ns(), self.unaided - 1)
+        empty = Intake([], [], None, True)
+        return PendingRound(self.number + 1, empty, time.monotonic_ns(), self.unaided - 1, self.audited)
 
 
 @dataclass(eq=False, slots=True)
@@ -154,7 +157,7 @@ class Session:
             tree=intake.tree,
             trace_top=self.trace_top,
             logprobs=self.params.logprobs,
-            audited=self.audited,
+            audited=self.pending.audited,
         )
 
     def turn(self, weights_version: int, weights_sha256: bytes) -> None:

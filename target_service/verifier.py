@@ -177,7 +177,8 @@ class Verifier:
                 when = "before the session was open" if last is None else "after the session ended"
                 raise ProtocolError(f"a block came {when}")
             quarantined = self._audit.quarantined(session.drafter)
-            session.pending = self._intake.round(session, number, block, quarantined)
+            audited = self._audit.examines(session, len(self._admission.active))
+            session.pending = self._intake.round(session, number, block, quarantined, audited)
         except RequestError as error:
             self._fail(session, error)
             return

@@ -40,7 +40,10 @@ class AuditMetrics:
             registry=registry,
         )
         self._tokens = Counter(
-            f"{PREFIX}_audited_tokens", "Committed tokens that the audit examined.", ["drafter"], registry=registry
+            f"{PREFIX}_audited_tokens",
+            "Committed tokens that the audit examined: about two rounds of a pass.",
+            ["drafter"],
+            registry=registry,
         )
         self._unaudited = Counter(
             f"{PREFIX}_unaudited_tokens",

@@ -121,20 +121,21 @@ def row_by_row(
         masses = wide[row]
         x = masses[token]
         if x > 0:
-            least = masses[np.flatnonzero(masses >= x)]
+            least = masses[(masses >= x).nonzero()[0]]
             found[1, i] = np.count_nonzero(least == x) * np.float64(x)
             found[0, i] = least.sum(dtype=np.float64) - found[1, i]
         if not against_q[i]:
             continue
+        # sums in float32: their error is far below what a bet of fixed stake can win by
         if row in dense:
             more = masses > drafts.masses[dense[row]].numpy() * np.float32(drafts.scales[dense[row]])
-            # in float32, whose error is far below what a bet of fixed stake can win by
             found[2:, i] = more[token], np.dot(masses, more)
         else:
             here = slice(begins[i], ends[i])
-            covered = masses[ids[here]] <= q[here]
-            found[2, i] = x > 0 and not covered[ids[here] == token].any()
-            found[3, i] = sums[row] - masses[ids[here][covered]].sum(dtype=np.float64)
+            listed = masses[ids[here]]
+            covered = listed <= q[here]
+            found[2, i] = x > _at(ids[here], q[here], token)
+            found[3, i] = sums[row] - listed.dot(covered)
     return Measured(*found)
 
 

@@ -259,9 +259,9 @@ def _audit(board: Dashboard) -> None:
         lines(
             About(
                 title="Tokens audited",
-                what="Committed tokens per second that the audit examined, by drafter, and all that it may not use:"
-                " those of seeded and of resumed requests.",
-                good="audited well above unaudited; a draft whose sessions are mostly unaudited can't be caught.",
+                what="Committed tokens per second that the audit examined, by drafter: about two rounds of a pass. And"
+                " all that it may not use: those of seeded and of resumed requests.",
+                good="never 0 while there is traffic; a draft whose sessions are all unaudited can't be caught.",
                 unit="cps",
             ),
             Query(rate("audited_tokens_total", "drafter"), "{{drafter}}"),

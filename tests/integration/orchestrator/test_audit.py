@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from torch import Tensor
 
 from draft_service.drafters.interface import OpenBlock
@@ -45,8 +46,13 @@ async def test_once_caught_it_is_left_for_the_other(cluster: Build) -> None:
         assert all(len(each.token_ids) == 100 for each in done)
         return {each.drafter for each in done}
 
-    assert await serve(16) == {liar.name, honest.name}, "those that run when it is caught go on as well"
-    assert built.targets[0].count("audit_quarantines_total", drafter=f"{liar.name}@127.0.0.1") == 1
+    # about two rounds of a pass are examined
+    for _ in range(8):
+        assert await serve(16) == {liar.name, honest.name}, "those that run when it is caught go on as well"
+        if built.targets[0].count("audit_quarantines_total", drafter=f"{liar.name}@127.0.0.1"):
+            break
+    else:
+        pytest.fail("the draft that lies was not caught")
     assert built.targets[0].count("audit_quarantines_total", drafter=f"{honest.name}@127.0.0.1") == 0
     assert built.targets[0].count("refused_proposals_total", kind="quarantined") > 0
     assert await serve(16) == {honest.name}

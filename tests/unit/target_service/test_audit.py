@@ -15,7 +15,7 @@ from draftproof.metrics.target import TargetMetrics
 from draftproof.verification.evidence import Seen
 from draftproof.verification.intake import Intake
 from draftproof.verification.round import RoundResult
-from target_service.audit import MAX_DRAFTERS, Audit
+from target_service.audit import MAX_DRAFTERS, ROUNDS_PER_PASS, Audit
 from target_service.session import PendingRound
 from tests.unit.target_service.test_session import make
 
@@ -52,8 +52,8 @@ class Case:
         return self.count("audit_log_wealth", test=check, drafter=drafter)
 
 
-def pending(sent: Interval) -> PendingRound:
-    return PendingRound(1, Intake([1, 2], [], None, True), 0, sent=[sent] * 2)
+def pending(sent: Interval, audited: bool = True) -> PendingRound:
+    return PendingRound(1, Intake([1, 2], [], None, True), 0, audited=audited, sent=[sent] * 2)
 
 
 def result(output: Interval, overlaps: float) -> RoundResult:
@@ -106,7 +106,7 @@ def test_the_target_alone_is_told_of_and_never_quarantined(case: Case) -> None:
 def test_a_key_that_the_target_didn_t_make_is_no_evidence(case: Case) -> None:
     session = replace(make(), drafter="d@h")
     for _ in range(200):
-        case.audit.observe(session, pending(TOP), result(TOP, 1.0), 3)
+        case.audit.observe(session, pending(TOP, case.audit.examines(session, 1)), result(TOP, 1.0), 3)
     assert case.count("unaudited_tokens_total", drafter="d@h") == 600
     assert case.count("audited_tokens_total", drafter="d@h") == 0
     assert [case.wealth(check) for check in Check] == [0.0] * 4
@@ -140,3 +140,14 @@ def test_drafters_beyond_the_limit_share_an_account(case: Case) -> None:
     case.rounds(200, drafter="one more@h", sent=TOP)
     assert case.audit.quarantined("and another@h")
     assert not case.audit.quarantined(names[0])
+
+
+def test_where_many_share_a_pass_some_rounds_are_examined_by_chance(case: Case) -> None:
+    session = replace(make(), drafter="d@h", audited=True)
+    assert all(case.audit.examines(session, active) for active in range(1, ROUNDS_PER_PASS + 1) for _ in range(50))
+    examined = [case.audit.examines(session, 8 * ROUNDS_PER_PASS) for _ in range(4000)]
+    assert 350 < sum(examined) < 650
+    for audited in examined:
+        case.audit.observe(session, pending(HONEST, audited), result(HONEST, 1.0), 3)
+    assert case.count("audited_tokens_total", drafter="d@h") == 3 * sum(examined)
+    assert case.count("unaudited_tokens_total", drafter="d@h") == 0
