@@ -14,6 +14,7 @@ from draftproof.sampling.draft_q import Dense, DraftQ, support
 from draftproof.v1 import verdict_pb2
 from draftproof.verification import drafts
 from tests.integration.services.harness import Kit, Stack, model_drafter, proposals, random_q, raw_draft, table
+from tests.integration.services.test_trees import growing
 
 OPTIONS: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True, "gamma": 4}
 SEEN = 50_000
@@ -36,11 +37,11 @@ async def write(stack: Stack, tokens: int, **options: Any) -> int:
 
 
 async def lying(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    """A stack whose draft sends float q, which no exact check covers, and draws at temperature 0.8 of it."""
+    """A stack whose draft sends float q, which no exact check covers, and draws at temperature 0.5 of it."""
 
     def drawn(q: DraftQ, word: int) -> int:
         ids, masses = support(q)
-        totals = np.cumsum(masses ** (1 / 0.8))
+        totals = np.cumsum(masses ** (1 / 0.5))
         return int(ids[np.searchsorted(totals, (word >> 11) * 2.0**-53 * totals[-1], side="right")])
 
     monkeypatch.setattr(model, "draw", drawn)
@@ -76,6 +77,22 @@ async def test_an_honest_draft_is_left_alone_and_seeded_texts_are_no_evidence(ki
     assert stack.target.count("audit_log_wealth", test="output", drafter=drafter) == wealth != 0
 
 
+async def test_trees_tell_of_acceptance_and_output(kit: Kit) -> None:
+    """Every draw of a tree is repeated, so there is nothing to bet on in the proposals."""
+    stack = await kit.stack(drafter=lambda: growing(3, 2, 1))
+    drafter = drafter_of(stack)
+    written = await write(stack, 400, rule="tree")
+    assert stack.target.count("audited_tokens_total", drafter=drafter) == written
+    wealth = {
+        check: stack.target.count("audit_log_wealth", test=check, drafter=drafter)
+        for check in ("proposals", "acceptance", "output", "excess")
+    }
+    assert wealth["proposals"] == wealth["excess"] == 0
+    assert 0 != wealth["acceptance"] < 10
+    assert 0 != wealth["output"] < 10
+
+
+@pytest.mark.slow
 async def test_a_target_that_draws_from_p_after_a_rejection_raises_an_alarm(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
