@@ -15,9 +15,10 @@ from draftproof.cli.cluster import LocalCluster, Progress
 from draftproof.cli.measure import metrics_of, sums
 from draftproof.cli.stack import Stack
 from draftproof.cli.up import Relay, start
+from draftproof.engine.config import EMBEDDED_DRAFT
 
 START_SECONDS = 180.0
-DRAFT_MODEL = "cut-2"
+DRAFT_MODEL = EMBEDDED_DRAFT
 """Draft of the embedded pair: a name or folder as --draft-model takes it, or cut-N: the target's first N layers."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from draft_service.settings import check_drafter, check_encoding, tree_widths
+from draft_service.settings import check_drafter, check_encoding, choose, tree_widths
 from draftproof.rpc.options import RpcLimits
 from draftproof.rpc.security import Address, channel_credentials
 from draftproof.serving import logs, options
@@ -37,7 +37,11 @@ def draft(
     reconnect_timeout: float = typer.Option(
         1.0, min=0.0, help="Seconds a running request waits for a lost target.", rich_help_panel=_TARGET
     ),
-    drafter: str = typer.Option("ngram", help="ngram (prompt lookup, no model), model, or hybrid (both)."),
+    drafter: str = typer.Option(
+        "auto",
+        help="ngram (prompt lookup, no model), model, hybrid (both), or auto: the embedded model's own draft as a"
+        " hybrid, else ngram.",
+    ),
     replay: int = typer.Option(
         0, min=0, help="Remember this many outputs of each prompt, and draft from them when it comes again."
     ),
@@ -111,13 +115,14 @@ def draft(
         from draft_service.link import LinkConfig
         from draftproof.engine.config import ModelConfig
 
+        chosen, drafts_with = choose(drafter, model)
         return load(
             DraftConfig(
-                drafter=drafter,
+                drafter=chosen,
                 replay=replay,
                 model=ModelConfig(
-                    model=model,
-                    backend=options.backend(backend),
+                    model=drafts_with,
+                    backend=options.backend(backend if drafts_with == model else "transformers"),
                     dtype=kind,
                     device=device,
                     revision=revision,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from draftproof.engine.config import EMBEDDED, EMBEDDED_DRAFT
 from draftproof.errors import ConfigError
 
-DRAFTERS = ("ngram", "model", "hybrid")
+DRAFTERS = ("auto", "ngram", "model", "hybrid")
 ENCODINGS = ("lattice", "sparse", "dense")
 
 
@@ -18,6 +19,21 @@ def check_drafter(drafter: str) -> None:
     """
     if drafter not in DRAFTERS:
         raise ConfigError("drafter", f"must be one of {', '.join(DRAFTERS)}, got {drafter!r}")
+
+
+def choose(drafter: str, target: str, model: str | None = None) -> tuple[str, str]:
+    """What drafts for a target, and the model that it drafts with; "auto" takes what is there.
+
+    Args:
+        drafter: as asked for.
+        target: the target's model.
+        model: the drafter's own, if one is named.
+    """
+    if drafter == "auto":
+        if model is not None:
+            return "model", model
+        return ("hybrid", EMBEDDED_DRAFT) if target.lower() == EMBEDDED else ("ngram", target)
+    return drafter, model or target
 
 
 def check_encoding(encoding: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from draft_service.settings import check_drafter, check_encoding
+from draft_service.settings import check_drafter, check_encoding, choose
 from draftproof.rpc.options import RpcLimits
 from draftproof.serving import logs, options
 from draftproof.serving.lifecycle import App, main
@@ -70,9 +70,14 @@ def orchestrate(
     threads: int | None = typer.Option(
         None, min=1, help="CPU threads of a target's forward pass.", rich_help_panel=_TARGETS
     ),
-    drafter: str = typer.Option("ngram", help="ngram, model or hybrid.", rich_help_panel=_DRAFTS),
+    drafter: str = typer.Option(
+        "auto",
+        help="ngram (prompt lookup), model, hybrid (both), or auto: a model that is named, the embedded target's own"
+        " draft as a hybrid, else ngram.",
+        rich_help_panel=_DRAFTS,
+    ),
     draft_model: str | None = typer.Option(
-        None, help="Model of the drafter; unset: the target's.", rich_help_panel=_DRAFTS
+        None, help="Model of the drafter; unset: the target's, unless the drafter is auto.", rich_help_panel=_DRAFTS
     ),
     draft_backend: str | None = typer.Option(
         None,
@@ -173,6 +178,9 @@ def orchestrate(
         from orchestrator.relay import RelayConfig
         from orchestrator.supervisor import SupervisorConfig
 
+        # an empty one is what a compose file makes of a variable that isn't set
+        chosen, drafts_with = choose(drafter, model, draft_model or None)
+        draft_is_targets = drafts_with == model and not draft_model
         crews = {
             Role.TARGET: Crew(
                 recipe=target_recipe(
@@ -194,10 +202,10 @@ def orchestrate(
             ),
             Role.DRAFT: Crew(
                 recipe=draft_recipe(
-                    drafter,
+                    chosen,
                     ModelConfig(
-                        model=draft_model or model,
-                        backend=options.backend(draft_backend or ("transformers" if draft_model else backend)),
+                        model=drafts_with,
+                        backend=options.backend(draft_backend or (backend if draft_is_targets else "transformers")),
                         dtype=kind,
                         device=device,
                         slots=16,

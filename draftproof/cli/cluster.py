@@ -23,7 +23,7 @@ class LocalCluster:
         targets: target workers.
         drafts: draft workers.
         backend: transformers or llamacpp.
-        drafter: ngram, model or hybrid.
+        drafter: auto, ngram, model or hybrid.
         draft_model: model of the drafter.
         draft_backend: its backend.
         port: of the front door.

@@ -45,7 +45,9 @@ Device = Annotated[
 ]
 Drafter = Annotated[
     str | None,
-    typer.Option(envvar="DRAFTPROOF_ORCHESTRATOR_DRAFTER", help="ngram, model or hybrid.", rich_help_panel=_MODELS),
+    typer.Option(
+        envvar="DRAFTPROOF_ORCHESTRATOR_DRAFTER", help="auto, ngram, model or hybrid.", rich_help_panel=_MODELS
+    ),
 ]
 DraftModel = Annotated[
     str | None,

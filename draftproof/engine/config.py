@@ -10,6 +10,9 @@ from draftproof.errors import ConfigError, ModelLoadError
 EMBEDDED: Final = "smollm2-135m-instruct"
 """Name of the model that needs no download from the Hugging Face hub."""
 
+EMBEDDED_DRAFT: Final = "smollm2-135m-instruct-draft"
+"""Name of the distilled draft for it that comes with Draftproof."""
+
 DEFAULT_CONTEXT: Final = 4096
 """Most tokens per slot where max_context is not set and the model allows more."""
 
@@ -24,8 +27,8 @@ class ModelConfig:
     """Which model to load, and how.
 
     Attributes:
-        model: Hugging Face id, folder, .gguf file, folder of a distilled draft, or "smollm2-135m-instruct" for
-            the embedded model.
+        model: Hugging Face id, folder, .gguf file, folder of a distilled draft, "smollm2-135m-instruct" for the
+            embedded model, or "smollm2-135m-instruct-draft" for its draft.
         dtype: of weights and KV; "auto" takes what the checkpoint says (bfloat16 for the embedded model). A packed
             forward on a CPU without arithmetic of 16 bits keeps KV in float32.
         device: "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:n".

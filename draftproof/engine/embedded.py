@@ -30,6 +30,9 @@ VERSION: Final = "0.1.2"
 GGUF_NAME: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
+DRAFT: Final = Path(__file__).parent / "smollm2_draft"
+"""The distilled draft, as `draftproof.engine.draft_folder` reads it."""
+
 _FOLDER: Final = "smollm2-135m-instruct-1"
 _WHEEL_BYTES: Final = 93_000_000
 _WEIGHTS_BYTES: Final = 538_000_000

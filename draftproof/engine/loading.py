@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
 
 from draftproof.engine import attention, draft_folder, embedded, packed
-from draftproof.engine.config import EMBEDDED, ModelConfig, context_within
+from draftproof.engine.config import EMBEDDED, EMBEDDED_DRAFT, ModelConfig, context_within
 from draftproof.engine.engine import TransformersEngine
 from draftproof.engine.forwards import Forward, TransformersForward
 from draftproof.engine.gguf_header import token_count
@@ -179,6 +179,8 @@ def find(config: ModelConfig) -> Source:
         if config.backend == "llamacpp":
             embedded.gguf()  # before its weights are made, which then needs no second download
         return Source(EMBEDDED, str(embedded.prepare()), {})
+    if config.model.lower() == EMBEDDED_DRAFT:
+        return Source(EMBEDDED_DRAFT, str(embedded.DRAFT), {})
     path = Path(config.model).expanduser()
     if config.model.lower().endswith(".gguf"):
         if not path.is_file():

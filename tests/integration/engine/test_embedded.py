@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from draftproof.engine import embedded
-from draftproof.engine.config import ModelConfig
+from draftproof.engine.config import EMBEDDED_DRAFT, ModelConfig
 from draftproof.engine.interface import Row
 from draftproof.engine.loading import load_engine, load_tokenizer
 from draftproof.engine.text import TextStream
@@ -64,3 +64,22 @@ def test_verification_equals_the_plain_forward(engine, tokenizer):
         expected = model(input_ids=torch.tensor([ids])).logits[0, -5:]
     torch.testing.assert_close(got.softmax(-1), expected.softmax(-1), atol=1e-5, rtol=0)
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
+
+
+def test_the_draft_that_comes_with_it_writes_like_it(engine, tokenizer):
+    """Far from the figures of docs/distill.md, and farther from what layers without their training reach."""
+    assert sum(file.stat().st_size for file in embedded.DRAFT.iterdir()) <= 20_000_000
+    draft = load_engine(ModelConfig(model=EMBEDDED_DRAFT, device="cpu", slots=1, max_context=512))
+    assert draft.vocab_size == engine.vocab_size
+    prompt = tokenizer.render_chat([{"role": "user", "content": "How does a refrigerator keep food cold?"}])
+    ids, logits = list(prompt), engine.forward([Row(0, 0, prompt, 1)])
+    p = []
+    for _ in range(80):
+        p.append(logits[-1].softmax(-1))
+        ids.append(int(p[-1].argmax()))
+        logits = engine.forward([Row(0, engine.length(0), ids[-1:], 1)])
+    q = draft.forward([Row(0, 0, ids[:-1], 80)]).softmax(-1)
+    overlap = torch.minimum(torch.stack(p), q).sum(-1).mean()
+    agreement = (q.argmax(-1) == torch.tensor(ids[-80:])).double().mean()
+    assert overlap > 0.3
+    assert agreement > 0.3
