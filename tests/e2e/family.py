@@ -103,7 +103,14 @@ def _family() -> list[Configuration]:
 
 # In this order a process serves several configurations.
 FAMILY = sorted(_family(), key=lambda c: (c.vocab_size, c.draft, c.encoding))
-P_VALUES = sum(1 if c.vocab_size == 8 else LENGTH for c in FAMILY)
+TREES = (
+    Configuration(1.0, "none", "bad", "lattice", 8, 2, Rule.TREE),
+    Configuration(0.7, "penalties", "good", "sparse", 8, 3, Rule.TREE),
+    Configuration(1.3, "top-p", "garbage", "lattice", 32, 3, Rule.TREE),
+    Configuration(0.7, "top-k", "ngram", "one-hot", 8, 3, Rule.TREE),
+)
+"""Under the tree rule, whatever the encoding, models send lattices."""
+P_VALUES = sum(1 if c.vocab_size == 8 else LENGTH for c in (*FAMILY, *TREES))
 
 
 async def sample(address: str, sampling: SamplingParams, total: int, seed: int) -> Counter[Outcome]:

@@ -30,6 +30,7 @@ from tests.e2e.family import (
     RULES,
     TEMPERATURES,
     TOTAL,
+    TREES,
     Configuration,
     Law,
     judge,
@@ -126,7 +127,7 @@ CELLS = [
         id=str(cell),
         marks=[pytest.mark.timeout(1200)] if is_normal(cell) else [pytest.mark.timeout(1200), pytest.mark.exact_family],
     )
-    for index, cell in enumerate(FAMILY)
+    for index, cell in enumerate([*FAMILY, *TREES])
 ]
 
 
@@ -168,6 +169,7 @@ def test_power(lab: Laboratory, vocab_size: int) -> None:
 PLAIN = Configuration(1.0, "none", "bad", "lattice", 8, 2)
 HOT_PLAIN = Configuration(1.3, "none", "garbage", "lattice", 8, 2)
 PENALISED = Configuration(0.7, "penalties", "good", "lattice", 8, 3)
+BRANCHING = TREES[0]
 TRUNCATED = Configuration(1.0, "top-k", "garbage", "sparse", 8, 2, Rule.TOKEN)
 
 
@@ -184,6 +186,7 @@ TRUNCATED = Configuration(1.0, "top-k", "garbage", "sparse", 8, 2, Rule.TOKEN)
         pytest.param(PLAIN, "unchecked_draws", "drawn_hotter", id="q-at-another-temperature"),
         pytest.param(PLAIN, None, "unlikely_dropped", id="unlikely-drafts-dropped"),
         pytest.param(PLAIN, "dropped_mismatches", "drawn_hotter", id="mismatch-dropped"),
+        pytest.param(BRANCHING, "siblings_by_whole_q", None, id="siblings-by-whole-q"),
     ],
 )
 async def test_a_wrong_rule_is_caught(

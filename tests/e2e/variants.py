@@ -67,6 +67,25 @@ def unnormalised_residual() -> None:
     round.inverse_cdf = inverse_cdf
 
 
+@rule
+def siblings_by_whole_q() -> None:
+    """Siblings drawn without replacement are judged as if they had been drawn with it."""
+    from target_service import intake
+
+    admit = intake.admit_tree
+
+    def admit_tree(*of):
+        taken = admit(*of)
+        if taken.tree is None:
+            return taken
+        whole = {}
+        for parent, left in zip(taken.tree.parents, taken.tree.qs, strict=True):
+            whole.setdefault(parent, left)
+        return replace(taken, tree=replace(taken.tree, qs=[whole[parent] for parent in taken.tree.parents]))
+
+    intake.admit_tree = admit_tree
+
+
 def _accept_with_atom(strict: bool) -> None:
     """Real generators give u = 0 once in 2^53 draws; this one does once in 2^8, so that its treatment shows."""
     from draftproof.verification import token_rule
