@@ -14,7 +14,7 @@ from draftproof.sampling.params import SamplingParams
 # How many of the largest logits a filter looks at before it sorts whole rows; ascending.
 _CANDIDATES = (128, 2048, 16384)
 # Masses above which a filter looks at tokens one row at a time, descending.
-_LEAST = (1e-3, 1e-4, 1e-5, 1e-6, 0.0)
+_LEAST = (1e-4, 1e-6, 0.0)
 
 
 def softmax(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
@@ -79,13 +79,18 @@ def nucleus(x: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     full = softmax(x, params)
     if x.device.type != "cpu":
         return filtered(x, params, full)
-    temperature = _temperatures(x, params)
-    # A bad row is NaN throughout and stays so.
-    out = torch.where(full[:, :1].isnan(), full, 0.0)
-    for row in torch.nonzero(~full[:, 0].isnan())[:, 0].tolist():
-        ids = torch.from_numpy(_nucleus_ids(x[row].numpy(), full[row].numpy(), params[row]))
-        values = x[row, ids]
-        out[row, ids] = ((values - values[0]) / temperature[row]).softmax(dim=-1)
+    temperature = _temperatures(x, params)[:, 0].numpy()
+    out = torch.zeros_like(x)
+    bad = full[:, 0].isnan()
+    if bad.any():
+        # NaN throughout, and stays so.
+        out[bad] = torch.nan
+    found, logits, masses = out.numpy(), x.numpy(), full.numpy()
+    for row in torch.nonzero(~bad)[:, 0].tolist():
+        ids = _nucleus_ids(logits[row], masses[row], params[row])
+        values = logits[row, ids]
+        weights = np.exp((values - values[0]) / temperature[row])
+        found[row, ids] = weights / weights.sum()
     return out
 
 

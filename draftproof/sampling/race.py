@@ -35,35 +35,41 @@ _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]
 
 
-def winners(p: Tensor, keys: Sequence[bytes], positions: Sequence[int]) -> Tensor:
-    """The winner of each row.
+def winners(p: Tensor, keys: Sequence[bytes], positions: Sequence[int], rows: Sequence[int] | None = None) -> Tensor:
+    """The winners of some rows.
 
     A token of p(x) = 0 never wins; ties, which have probability 0, go to the lower id.
 
     Args:
-        p: float[N, V], finite, >= 0, each row with some mass; need not sum to one.
-        keys: N request keys, 32 bytes.
-        positions: N positions in the text, counted from the start of the original prompt.
+        p: float[N, V], finite, >= 0, each row in question with some mass; need not sum to one.
+        keys: R request keys, 32 bytes.
+        positions: R positions in the text, counted from the start of the original prompt.
+        rows: R rows of p; None: all of them.
 
     Returns:
-        int64[N], on p's device.
+        int64[R], on p's device.
     """
-    masses = p.detach().cpu().numpy()
+    if p.device.type == "cpu":
+        masses, at = p.detach().numpy(), np.arange(len(p)) if rows is None else np.array(rows, dtype=np.int64)
+    else:
+        masses = (p if rows is None else p[list(rows)]).detach().cpu().numpy()
+        at = np.arange(len(masses))
     key, position = np.stack([key_words(k) for k in keys]), np.array(positions, dtype=np.int64)
-    largest = np.stack([_largest(row) for row in masses])
-    rows, cells = np.nonzero(largest)
-    least, _ = minima(key[rows], position[rows], cells)
+    largest = np.stack([_largest(masses[row]) for row in at])
+    racing, cells = np.nonzero(largest)
+    least, _ = minima(key[racing], position[racing], cells)
     bounds = np.zeros(largest.shape)
-    bounds[rows, cells] = largest[rows, cells] / least
+    bounds[racing, cells] = largest[racing, cells] / least
 
     # The most promising cell of each row, then whatever its best leaves in the race.
-    scores, ids = np.full(len(masses), -1.0), np.zeros(len(masses), dtype=np.int64)
-    every = np.arange(len(masses))
-    first = bounds.argmax(axis=1)
-    _run(masses, key, position, every, first, scores, ids)
+    every, first = np.arange(len(at)), bounds.argmax(axis=1)
+    scores, ids = _best(masses, at, key, position, first)
     bounds[every, first] = 0.0
-    rows, cells = np.nonzero((bounds > 0) & (bounds >= scores[:, None]))
-    _run(masses, key, position, rows, cells, scores, ids)
+    racing, cells = np.nonzero((bounds > 0) & (bounds >= scores[:, None]))
+    found = _best(masses, at[racing], key[racing], position[racing], cells)
+    for row, score, token in zip(racing.tolist(), *(column.tolist() for column in found), strict=True):
+        if score > scores[row] or (score == scores[row] and token < ids[row]):
+            scores[row], ids[row] = score, token
     return torch.from_numpy(ids).to(p.device)
 
 
@@ -99,24 +105,16 @@ def _largest(row: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
     return found if whole == len(row) else np.append(found, row[whole:].max())
 
 
-def _run(
-    masses: NDArray[np.floating[Any]],
-    key: _Keys,
-    position: _Ints,
-    rows: _Ints,
-    cells: _Ints,
-    scores: _Floats,
-    ids: _Ints,
-) -> None:
-    """Lets the tokens of cells race; writes what beats the best of its row into scores[N] and ids[N]."""
-    noise = exponentials(key[rows], position[rows], cells)
-    for row, cell, numbers in zip(rows.tolist(), cells.tolist(), noise, strict=True):
-        mine = masses[row, cell * CELL : (cell + 1) * CELL]
-        found = mine / numbers[: len(mine)]
-        best = int(found.argmax())
-        better = found[best] > scores[row] or (found[best] == scores[row] and cell * CELL + best < ids[row])
-        if better:
-            scores[row], ids[row] = found[best], cell * CELL + best
+def _best(
+    masses: NDArray[np.floating[Any]], rows: _Ints, keys: _Keys, positions: _Ints, cells: _Ints
+) -> tuple[_Floats, _Ints]:
+    """The best score in each of M cells and the token that has it, the lowest of equals: float64[M] and int64[M]."""
+    tokens = cells[:, None] * CELL + np.arange(CELL)
+    inside = tokens < masses.shape[1]
+    scores = masses[rows[:, None], np.where(inside, tokens, 0)] / exponentials(keys, positions, cells)
+    scores[~inside] = -1.0
+    best = scores.argmax(axis=1)
+    return scores[np.arange(len(cells)), best], tokens[np.arange(len(cells)), best]
 
 
 def _words(keys: _Keys, positions: _Ints, kind: int, places: _Ints) -> NDArray[np.uint64]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from draftproof.sampling.race import winners
@@ -52,9 +51,9 @@ def verify(p: Tensor, usable: Tensor, chains: Sequence[Chain]) -> tuple[list[int
     accepted, following = [0] * len(chains), [0] * len(chains)
     going = list(range(len(chains)))
     while going := [b for b in going if good[chains[b].first + accepted[b]]]:
-        rows = torch.tensor([chains[b].first + accepted[b] for b in going], device=p.device)
+        rows = [chains[b].first + accepted[b] for b in going]
         positions = [chains[b].block_start + accepted[b] for b in going]
-        drawn = winners(p[rows], [chains[b].key for b in going], positions).tolist()
+        drawn = winners(p, [chains[b].key for b in going], positions, rows).tolist()
         longer = []
         for b, token in zip(going, drawn, strict=True):
             proposed = chains[b].tokens
