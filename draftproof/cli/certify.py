@@ -48,21 +48,21 @@ class Wanted:
     numerics: str | None = None
 
 
-def run(connection: Connection, wanted: Wanted, *, out: Path | None, as_json: bool) -> None:
+def run(connection: Connection, wanted: Wanted, *, out: Path | None, html: Path | None, as_json: bool) -> None:
     """Runs it and leaves with the exit code.
 
     Raises:
-        typer.Exit: 1 where a test failed, 2 where it could not run.
+        typer.Exit: 1 where a test failed, 2 where it could not run or no proposal was ever tested.
     """
     try:
         _need_scipy()
         found = asyncio.run(certify(connection, wanted, Console(stderr=True, highlight=False)))
-        _report(found, out, as_json)
+        _report(found, out, html, as_json)
     except DraftproofError as error:
         errors.show_error(error)
         raise typer.Exit(NOT_RUN) from error
     if not found["passed"]:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FAILED if found["verdict"] == "failed" else NOT_RUN)
 
 
 def _need_scipy() -> None:
@@ -201,7 +201,8 @@ def _server(info: ServerInfo) -> dict[str, Any]:
     }
 
 
-def _report(found: dict[str, Any], out: Path | None, as_json: bool) -> None:
+def _report(found: dict[str, Any], out: Path | None, page: Path | None, as_json: bool) -> None:
+    from draftproof.cli.certify_html import html
     from draftproof.cli.certify_report import draw, markdown, show
 
     if out is not None:
@@ -209,9 +210,14 @@ def _report(found: dict[str, Any], out: Path | None, as_json: bool) -> None:
         pictures = draw(found, out)
         (out / "report.json").write_text(json.dumps(found, indent=2) + "\n")
         (out / "report.md").write_text(markdown(found, pictures))
+    if page is not None:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(html(found))
     if as_json:
         print(json.dumps(found))
     else:
         show(Console(highlight=False), found)
         if out is not None:
             print(out / "report.md")
+        if page is not None:
+            print(page)

@@ -28,8 +28,10 @@ def record(
 ) -> dict[str, Any]:
     """The whole report as one JSON object."""
     rows = [_case(case, one, tally) for case, one, tally in zip(made, judged, tallies, strict=True)]
+    result = "failed" if any(is_bad(row) for row in rows) else "passed" if _speculated(facts, rows) else "untested"
     return {
-        "passed": not any(row["failed"] or row["not_lossless"] for row in rows),
+        "passed": result == "passed",
+        "verdict": result,
         **facts,
         "cases": rows,
         "numerics": numerics,
@@ -64,6 +66,16 @@ def _case(case: Case, one: Judged, tally: Tally) -> dict[str, Any]:
     }
 
 
+def is_bad(row: dict[str, Any]) -> bool:
+    """Whether a case failed."""
+    return bool(row["failed"] or row["not_lossless"])
+
+
+def _speculated(facts: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether proposals were looked at, where there were to be any: a drafter may have had nothing to propose."""
+    return not facts["gamma"] or any(row["sources"]["accepted"] + row["sources"]["resampled"] for row in rows)
+
+
 def _warnings(facts: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
     found = []
     for row in rows:
@@ -89,7 +101,8 @@ def _warnings(facts: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str
     return found
 
 
-def _row(row: dict[str, Any]) -> list[str]:
+def cells_of(row: dict[str, Any]) -> list[str]:
+    """A case in the table."""
     statistic = "∞" if row["statistic"] is None else f"{row['statistic']:.1f}"
     tested = " / ".join(f"{row['sources'][str(source)]:,}" for source in TokenSource)
     return [
@@ -100,11 +113,11 @@ def _row(row: dict[str, Any]) -> list[str]:
         f"{row['tv_seen']:.3f} ({row['tv_noise']:.3f})",
         f"{row['tv_bound']:.3f}",
         tested,
-        "FAILED" if row["failed"] or row["not_lossless"] else "passed",
+        "FAILED" if is_bad(row) else "passed",
     ]
 
 
-_HEADER = (
+HEADER = (
     "case",
     "samples",
     "G (degrees)",
@@ -116,23 +129,31 @@ _HEADER = (
 )
 
 
+_COLOURS = {"passed": "bold green", "failed": "bold red", "untested": "bold yellow"}
+
+
 def show(console: Console, found: dict[str, Any]) -> None:
     """Tables on the terminal."""
     form = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _HEADER:
+    for name in HEADER:
         form.add_column(name, justify="left" if name in ("case", "verdict") else "right")
     for row in found["cases"]:
-        bad = row["failed"] or row["not_lossless"]
-        form.add_row(*_row(row), style="bold red" if bad else "")
+        form.add_row(*cells_of(row), style="bold red" if is_bad(row) else "")
     console.print(form)
     for line in _numerics(found):
         console.print(line, markup=False)
     for warning in found["warnings"]:
         console.print(f"note: {warning}", style="yellow", markup=False, soft_wrap=True)
-    console.print(_verdict(found), style="bold green" if found["passed"] else "bold red", soft_wrap=True)
+    console.print(verdict(found), style=_COLOURS[found["verdict"]], soft_wrap=True)
 
 
-def _verdict(found: dict[str, Any]) -> str:
+def verdict(found: dict[str, Any]) -> str:
+    """The verdict in words."""
+    if found["verdict"] == "untested":
+        return (
+            f"UNTESTED: the drafter ({found['server']['drafter'] or 'none'}) proposed nothing, so that all tokens were"
+            " the target's own draws. Try a prompt it has something to say to, or --gamma 0 to test the target alone."
+        )
     if not found["passed"]:
         return "FAILED: the output does not follow the law that the target states."
     least = min(row["power"] for row in found["cases"])
@@ -154,27 +175,48 @@ def _numerics(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def markdown(found: dict[str, Any], pictures: Sequence[str]) -> str:
-    """The report for people."""
+LEGEND = (
+    "TV seen is the distance of the counts from the law; noise is what an exact cluster shows on average. TV at most is"
+    " the upper 99 % bound over the cells of that test. Tokens are those that the test looked at."
+)
+
+
+def circumstances(found: dict[str, Any]) -> str:
+    """What was tested, when and how."""
     server = found["server"]
-    lines = [
-        f"# Certification of {found['endpoint']}",
-        "",
-        f"**{_verdict(found)}**",
-        "",
+    return (
         f"{found['when']}, release {server['version']}, target {server['target']} (weights version"
         f" {server['weights_version']}, SHA-256 {server['target_weights_sha256'][:16] or 'unknown'}…), drafter"
         f" {server['drafter'] or 'none'}, γ = {found['gamma']}, {found['streams']} requests at once,"
-        f" {found['seconds']:.0f} s of sampling.",
+        f" {found['seconds']:.0f} s of sampling. An exact cluster fails with probability {found['alpha']:g} at most,"
+        " over all tests together (Holm)."
+    )
+
+
+def plans(found: dict[str, Any]) -> list[str]:
+    """What was known of each test before sampling."""
+    return [
+        f"{row['name']}: {row['samples']:,} continuations of {found['gamma'] + 1} tokens, {row['degrees'] + 1} cells;"
+        f" finds TV ≥ {found['tv']:g} with probability ≥ {row['power']:.4f} and TV ≥ {row['findable']:.3f} with"
+        f" {found['power']:g}. Settings {row['sampling'] or 'at their defaults'}."
+        for row in found["cases"]
+    ]
+
+
+def markdown(found: dict[str, Any], pictures: Sequence[str]) -> str:
+    """The report for people."""
+    lines = [
+        f"# Certification of {found['endpoint']}",
         "",
-        f"An exact cluster fails with probability {found['alpha']:g} at most, over all tests together (Holm).",
+        f"**{verdict(found)}**",
         "",
-        "| " + " | ".join(_HEADER) + " |",
-        "|" + "---|" * len(_HEADER),
-        *("| " + " | ".join(_row(row)) + " |" for row in found["cases"]),
+        circumstances(found),
         "",
-        "*TV seen* is the distance of the counts from the law; *noise* is what an exact cluster shows on average. *TV"
-        " at most* is the upper 99 % bound over the cells of that test. Tokens are those that the test looked at.",
+        "| " + " | ".join(HEADER) + " |",
+        "|" + "---|" * len(HEADER),
+        *("| " + " | ".join(cells_of(row)) + " |" for row in found["cases"]),
+        "",
+        LEGEND,
         "",
         *(f"![{name}]({name})\n" for name in pictures),
     ]
@@ -190,12 +232,7 @@ def markdown(found: dict[str, Any], pictures: Sequence[str]) -> str:
             "",
         ]
     lines += ["## Before sampling", ""]
-    lines += [
-        f"- {row['name']}: {row['samples']:,} continuations of {found['gamma'] + 1} tokens, {row['degrees'] + 1} cells;"
-        f" finds TV ≥ {found['tv']:g} with probability ≥ {row['power']:.4f} and TV ≥ {row['findable']:.3f} with"
-        f" {found['power']:g}. Settings {row['sampling'] or 'at their defaults'}."
-        for row in found["cases"]
-    ]
+    lines += [f"- {line}" for line in plans(found)]
     lines += ["", "Prompts: " + "; ".join(f"“{text}”" for text in found["prompts"]), ""]
     return "\n".join(lines)
 

@@ -78,6 +78,9 @@ def certify(
     out: Annotated[
         Path | None, typer.Option(help="Folder for report.md, report.json and figures.", rich_help_panel=_OUT)
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="The report as one HTML file, figures within.", rich_help_panel=_OUT)
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on stdout in place of tables.", rich_help_panel=_OUT)
     ] = False,
@@ -92,7 +95,8 @@ def certify(
     """Check from outside that a cluster's output follows its target's law.
 
     Asks the target for p at the likeliest prefixes, samples continuations through the whole cluster and tests them.
-    Exit codes: 0 passed, 1 failed, 2 could not run. docs/certify.md says what that proves.
+    Exit codes: 0 passed, 1 failed, 2 could not run, or no proposal came to be tested. docs/certify.md says what
+    that proves.
     """
     from draftproof.cli import certify as command
 
@@ -124,5 +128,6 @@ def certify(
             numerics=numerics,
         ),
         out=out,
+        html=html,
         as_json=as_json,
     )
