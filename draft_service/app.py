@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import structlog
 from prometheus_client import CollectorRegistry
 
+from draft_service.copying import Copier
 from draft_service.drafters.interface import Drafter
 from draft_service.drafters.model import ModelDrafter, encoder
 from draft_service.drafters.ngram import NgramDrafter
@@ -100,6 +101,7 @@ class DraftApp:
         vocab_size: int,
         config: DraftConfig,
         load_weights: Loader = unsupported,
+        copier: Copier | None = None,
     ) -> None:
         self._config = config
         self._tokens = process.vocabulary(tokenizer, vocab_size)
@@ -111,7 +113,7 @@ class DraftApp:
             role="draft", version=VERSION, model=drafter.name, weights_sha256=drafter.weights_sha256
         )
         self._thread = ModelThread("draft")
-        self._loop = DraftLoop(drafter, self._thread, self._metrics, config.stall_timeout, self._on_drafter)
+        self._loop = DraftLoop(drafter, self._thread, self._metrics, config.stall_timeout, self._on_drafter, copier)
         limits = config.listen.limits
         self._generator = Generator(
             self._loop,
@@ -259,7 +261,8 @@ def load(config: DraftConfig) -> DraftApp:
 
     tokenizer = load_tokenizer(config.model)
     if config.drafter == "ngram":
-        return DraftApp(_replaying(NgramDrafter(), config), tokenizer, tokenizer.vocab_size, config)
+        copier = None if config.replay else Copier(2, 4, alone=True)
+        return DraftApp(_replaying(NgramDrafter(), config), tokenizer, tokenizer.vocab_size, config, copier=copier)
     engine = load_engine(config.model, tokenizer=tokenizer)
     log.info("model loaded", model=engine.name, slots=engine.slots, kv_budget_mb=round(engine.kv_bytes / 2**20))
     # llama.cpp reads its weights from a file of its own
@@ -270,7 +273,9 @@ def load(config: DraftConfig) -> DraftApp:
         recalls=config.drafter == "hybrid",
         shape=TreeShape(config.tree, config.lattice_entries, config.lattice_bits),
     )
-    return DraftApp(_replaying(drafter, config), tokenizer, engine.vocab_size, config, loader)
+    # what earlier outputs go on with comes before what the text itself does
+    copier = Copier() if config.drafter == "hybrid" and not config.replay else None
+    return DraftApp(_replaying(drafter, config), tokenizer, engine.vocab_size, config, loader, copier)
 
 
 def _replaying(drafter: Drafter, config: DraftConfig) -> Drafter:

@@ -12,14 +12,19 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from draft_service.ahead import Foresight, Odds
+from draft_service.copying import Copier
 from draft_service.drafters.interface import Drafter, OpenBlock
 from draftproof.engine.interface import Update
 from draftproof.errors import InternalError, OverloadedError
 from draftproof.metrics.draft import DraftMetrics
-from draftproof.serving.drafting import DraftSequence, Proposal
+from draftproof.serving.drafting import DraftSequence, Outlook, Proposal
 from draftproof.serving.model_thread import ModelThread
 
 log = structlog.get_logger(__name__)
+
+_PATIENCE = 4
+"""Rounds that a text which may begin to repeat itself goes on unseen: a copy is a few dozen tokens, a look a tenth of
+a round."""
 
 
 class DraftLoop:
@@ -31,6 +36,7 @@ class DraftLoop:
         metrics: told of steps and failures.
         stall_timeout: seconds that a step may take; then requests go on without proposals until it returns.
         on_health: told when a step hangs, and when it has returned after all.
+        copier: proposes first, where it has something.
     """
 
     def __init__(
@@ -40,8 +46,11 @@ class DraftLoop:
         metrics: DraftMetrics,
         stall_timeout: float = 30.0,
         on_health: Callable[[bool], None] = lambda healthy: None,
+        copier: Copier | None = None,
     ) -> None:
         self.name = drafter.name
+        self.patience = _PATIENCE if copier else 2**31
+        self._copier = copier
         self._stall_timeout = stall_timeout
         self._stalled = False
         self._on_health = on_health
@@ -55,11 +64,18 @@ class DraftLoop:
         self._odds = Odds()
         self._change: tuple[Update, asyncio.Future[None]] | None = None
 
+    def outlook(self, sequence: DraftSequence) -> Outlook:
+        """A copy, or what the drafter gives."""
+        return self._copier.outlook(sequence) if self._copier else Outlook.USUAL
+
     async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
         """Draws up to `gamma` proposals; fewer where the drafter ends the block, fails or hangs."""
         if gamma < 1 or self._stalled:
             self._ahead.pop(sequence, None)
             return []
+        if self._copier and (copied := self._copier.propose(sequence, gamma)):
+            self._ahead.pop(sequence, None)
+            return copied
         future: asyncio.Future[list[Proposal]] = asyncio.get_running_loop().create_future()
         self._open.append((OpenBlock(sequence, gamma), future))
         self._work.set()
@@ -73,6 +89,8 @@ class DraftLoop:
 
     def release(self, sequence: DraftSequence) -> None:
         """Frees the sequence on the drafter before its next step."""
+        if self._copier:
+            self._copier.release(sequence)
         self._ahead.pop(sequence, None)
         self._released.append(sequence)
         self._work.set()

@@ -42,7 +42,7 @@ class NgramDrafter:
         for block in blocks:
             index = self._indexes.setdefault(block.sequence, SuffixIndex(*self._lengths))
             index.extend(block.sequence.tokens(len(index.tokens), block.sequence.position))
-            block.proposals.extend(Proposal(token, OneHot(token)) for token in _continued(index, block.gamma))
+            block.proposals.extend(Proposal(token, OneHot(token)) for token in index.continued(block.gamma))
             block.ended = True
 
     def guesses(self, sequence: DraftSequence, position: int, proposals: Sequence[Proposal]) -> list[Guess]:
@@ -56,16 +56,3 @@ class NgramDrafter:
     def install(self, update: Update) -> None:
         """No weights: nothing loads such an update."""
         raise NotImplementedError
-
-
-def _continued(index: SuffixIndex, gamma: int) -> list[int]:
-    """Up to `gamma` tokens that followed the earlier occurrence of the longest known suffix.
-
-    Where the text ends, the copy goes on with what it has copied (a loop goes on).
-    """
-    length, start = index.find()
-    copied: list[int] = []
-    for position in range(start, start + gamma if length else start):
-        end = len(index.tokens)
-        copied.append(index.tokens[position] if position < end else copied[position - end])
-    return copied

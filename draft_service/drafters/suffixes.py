@@ -52,3 +52,15 @@ class SuffixIndex:
             if after:
                 return n, after
         return 0, 0
+
+    def continued(self, most: int) -> list[int]:
+        """Up to `most` tokens that followed the earlier occurrence of the longest known suffix.
+
+        Where the text ends, the copy goes on with what it has copied (a loop goes on).
+        """
+        length, start = self.find()
+        copied: list[int] = []
+        for position in range(start, start + most if length else start):
+            end = len(self.tokens)
+            copied.append(self.tokens[position] if position < end else copied[position - end])
+        return copied

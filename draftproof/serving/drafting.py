@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from draftproof.sampling.draft_q import DraftQ
@@ -63,10 +64,25 @@ class DraftSequence:
         return [*self.prompt_ids[start:stop], *self.output_ids[max(0, start - prompt) : max(0, stop - prompt)]]
 
 
+class Outlook(Enum):
+    """What kind of block would come now, each with an acceptance and a cost of its own."""
+
+    USUAL = "usual"
+    COPY = "copy"
+    """What the text itself suggests, at no cost."""
+    NOTHING = "nothing"
+
+
 class Drafting(Protocol):
     """Proposes blocks for many sequences."""
 
     name: str
+    patience: int
+    """Most rounds that may go by without it: one that watches the text wants to see it again soon."""
+
+    def outlook(self, sequence: DraftSequence) -> Outlook:
+        """What kind of block `propose` would give. Committed tokens alone decide (L6)."""
+        ...
 
     async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
         """Draws up to `gamma` proposals after the committed tokens; under the tree rule, a tree up to so deep.
@@ -97,6 +113,11 @@ class NoDrafting:
     """Target-only: every round is a plain step of the target."""
 
     name = ""
+    patience = 2**31
+
+    def outlook(self, sequence: DraftSequence) -> Outlook:
+        """Nothing."""
+        return Outlook.NOTHING
 
     async def propose(self, sequence: DraftSequence, gamma: int) -> list[Proposal]:
         """No proposals."""

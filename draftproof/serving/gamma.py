@@ -9,13 +9,19 @@ to come (L6).
 While γ rests at 0 the target needs no word from the draft, so most rounds go without the round trip (`rest`), and γ = 0
 is judged at what it then costs.
 
+Acceptance and the cost of a proposal are kept apart for greedy and for drawn text, and for each outlook: what the text
+itself suggests is free and mostly right, whatever the draft model is worth.
+
 What isn't tried isn't known, so now and then a round has another γ than the best one: a few proposals while γ rests at
-0, half as many while it doesn't. Each probe that changes nothing doubles the time to the next.
+0, half as many while it doesn't. Each probe that changes nothing doubles the time to the next. A session begins with
+one of its own, since its text may be of another kind than those before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from draftproof.serving.drafting import Outlook
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class GammaLimits:
         time_decay: weight of earlier timings after each round; 0.997 looks back some 300.
         probe_first: rounds of a pair at its best γ before the first probe.
         probe_last: rounds between probes at most.
-        burst: rounds of one probe of a resting pair.
+        burst: rounds of one probe of a resting pair, and of a session's own at its begin.
     """
 
     largest: int
@@ -70,15 +76,13 @@ class Trials:
 
 @dataclass(slots=True)
 class Timing:
-    """Decayed sums for the least-squares line of round time over γ, and the time of one proposal."""
+    """Decayed sums for the least-squares line of round time over γ, drafting left out."""
 
     weight: float = 0.0
     gammas: float = 0.0
     squares: float = 0.0
     seconds: float = 0.0
     products: float = 0.0
-    drafted: float = 0.0
-    draft_seconds: float = 0.0
     wires: float = 0.0
     wire_seconds: float = 0.0
 
@@ -87,9 +91,7 @@ class Timing:
         """Mean of what a round trip takes beyond the target's own work, seconds."""
         return self.wire_seconds / self.wires if self.wires else 0.0
 
-    def add(
-        self, gamma: int, draft_seconds: float, target_seconds: float, wire_seconds: float | None, decay: float
-    ) -> None:
+    def add(self, gamma: int, target_seconds: float, wire_seconds: float | None, decay: float) -> None:
         """Adds a round; one that took far longer than usual says little about γ and is cut down.
 
         `wire_seconds` is None where there was no trip; the usual one is added, so that the line means the same.
@@ -104,19 +106,14 @@ class Timing:
         round_seconds = target_seconds + wire_seconds
         if self.weight > _SETTLED:
             round_seconds = min(round_seconds, _OUTLIER * self.seconds / self.weight)
-        if self.drafted > _SETTLED:
-            draft_seconds = min(draft_seconds, gamma * _OUTLIER * self.draft_seconds / self.drafted)
         self.weight = decay * self.weight + 1
         self.gammas = decay * self.gammas + gamma
         self.squares = decay * self.squares + gamma * gamma
         self.seconds = decay * self.seconds + round_seconds
         self.products = decay * self.products + gamma * round_seconds
-        if gamma:
-            self.drafted = decay * self.drafted + gamma
-            self.draft_seconds = decay * self.draft_seconds + draft_seconds
 
     def line(self) -> tuple[float, float]:
-        """Seconds of a round without proposals, and of each proposal more, drafting included."""
+        """Seconds of a round without proposals, and of each proposal more."""
         mean_gamma = self.gammas / self.weight
         mean = self.seconds / self.weight
         variance = self.squares - self.weight * mean_gamma**2
@@ -124,19 +121,51 @@ class Timing:
         # pulled towards the slope of a fresh pair by one round's worth of evidence
         slope = max(0.0, (covariance + 4.0 * _FRESH_SLOPE * mean) / (variance + 4.0))
         base = max(mean - slope * mean_gamma, 0.1 * mean)
-        return base, slope + (self.draft_seconds / self.drafted if self.drafted else 0.0)
+        return base, slope
 
 
 @dataclass(slots=True)
-class Experience:
-    """What all sessions of one draft–target pair have seen, and when they probe next."""
+class Drafting:
+    """Decayed time of one proposal."""
+
+    drafted: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def step(self) -> float:
+        """Seconds of a proposal."""
+        return self.seconds / self.drafted if self.drafted else 0.0
+
+    def add(self, gamma: int, seconds: float, decay: float) -> None:
+        """Adds the drafting of a block."""
+        if self.drafted > _SETTLED:
+            seconds = min(seconds, gamma * _OUTLIER * self.step)
+        if gamma:
+            self.drafted = decay * self.drafted + gamma
+            self.seconds = decay * self.seconds + seconds
+
+
+@dataclass(slots=True)
+class Kind:
+    """What has been seen of one kind of block, and when it is probed next."""
 
     trials: Trials = field(default_factory=Trials)
-    timing: Timing = field(default_factory=Timing)
+    drafting: Drafting = field(default_factory=Drafting)
     since_probe: int = 0
     probe_after: int = 0
     burst_left: int = 0
     resting: bool = False
+
+
+@dataclass(slots=True)
+class Experience:
+    """What all sessions of one draft–target pair have seen: times of the target, and what each kind of block is worth.
+
+    A kind is whether the text is greedy, and the outlook.
+    """
+
+    timing: Timing = field(default_factory=Timing)
+    kinds: dict[tuple[bool, Outlook], Kind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +174,7 @@ class FixedGamma:
 
     gamma: int
 
-    def choose(self) -> int:
+    def choose(self, outlook: Outlook = Outlook.USUAL) -> int:
         """Proposals for every block."""
         return self.gamma
 
@@ -176,46 +205,67 @@ class GammaControl:
     Args:
         limits: settings.
         pair: experience of the draft–target pair, shared by its sessions.
+        greedy: whether the session's text is.
     """
 
-    def __init__(self, limits: GammaLimits, pair: Experience) -> None:
+    def __init__(self, limits: GammaLimits, pair: Experience, greedy: bool = False) -> None:
         self._limits = limits
         self._pair = pair
-        self._own = Trials()
+        self._greedy = greedy
+        self._outlook = Outlook.USUAL
+        self._own: dict[Outlook, Trials] = {}
+        self._opening = limits.burst
         self._first_round = True
-        pair.probe_after = pair.probe_after or limits.probe_first
 
-    def choose(self) -> int:
-        """Proposals for the next block, 0..largest."""
-        limits, pair = self._limits, self._pair
-        if not pair.timing.weight:
+    @property
+    def _kind(self) -> Kind:
+        fresh = Kind(probe_after=self._limits.probe_first)
+        return self._pair.kinds.setdefault((self._greedy, self._outlook), fresh)
+
+    def choose(self, outlook: Outlook = Outlook.USUAL) -> int:
+        """Proposals for the next block, 0..largest.
+
+        Args:
+            outlook: what kind of block it would be.
+        """
+        limits = self._limits
+        self._outlook = outlook
+        if outlook is Outlook.NOTHING:
+            return 0
+        if not self._pair.timing.weight:
             return min(limits.first, limits.largest)
-        best = self._best()
-        if pair.resting is not (not best):
-            pair.resting = not best
-            pair.probe_after = limits.probe_first
-        if not best and pair.burst_left:
-            pair.burst_left -= 1
+        kind, best = self._kind, self._best()
+        if kind.resting is not (not best):
+            kind.resting = not best
+            kind.probe_after = limits.probe_first
+        if not best and kind.burst_left:
+            kind.burst_left -= 1
             return min(1, limits.largest)
-        pair.since_probe += 1
-        if pair.since_probe <= pair.probe_after:
+        if not best and self._opening and self._may_pay():
+            self._opening -= 1
+            return min(1, limits.largest)
+        kind.since_probe += 1
+        if kind.since_probe <= kind.probe_after:
             return best
-        pair.since_probe = 0
-        pair.probe_after = min(2 * pair.probe_after, limits.probe_last)
+        kind.since_probe = 0
+        kind.probe_after = min(2 * kind.probe_after, limits.probe_last)
         if best:
             return best // 2
-        pair.burst_left = limits.burst - 1
-        pair.trials.doubt(_PAIR_TRIALS)
-        self._own.doubt(_PAIR_TRIALS)
+        kind.burst_left = limits.burst - 1
+        kind.trials.doubt(_PAIR_TRIALS)
+        for trials in self._own.values():
+            trials.doubt(_PAIR_TRIALS)
         return min(1, limits.largest)
 
     def rest(self, most: int) -> int:
         """Rounds without proposals that may follow the one just chosen unasked, 0..most; they count as chosen."""
-        pair = self._pair
-        if not pair.resting or pair.burst_left:
+        if self._outlook is Outlook.NOTHING:
+            return most
+        kind = self._kind
+        if not kind.resting or kind.burst_left or (self._opening and self._may_pay()):
             return 0
-        rounds = max(0, min(most, pair.probe_after - pair.since_probe))
-        pair.since_probe += rounds
+        rounds = max(0, min(most, kind.probe_after - kind.since_probe))
+        kind.since_probe += rounds
         return rounds
 
     def learn(
@@ -230,19 +280,31 @@ class GammaControl:
             target_seconds: the target's queue, pass and verification.
             wire_seconds: the rest of the time from sending the block to its verdict; None in a round that came unasked.
         """
-        limits, pair = self._limits, self._pair
-        for trials in (self._own, pair.trials):
+        limits, kind = self._limits, self._kind
+        for trials in (self._own.setdefault(self._outlook, Trials()), kind.trials):
             trials.add(examined, accepted, limits.acceptance_decay)
         if self._first_round:
             # both sides read the prompt in it
             self._first_round = False
             return
-        pair.timing.add(examined, draft_seconds, target_seconds, wire_seconds, limits.time_decay)
+        self._pair.timing.add(examined, target_seconds, wire_seconds, limits.time_decay)
+        kind.drafting.add(examined, draft_seconds, limits.time_decay)
+
+    def _costs(self) -> tuple[float, float, float]:
+        """Seconds of a round at rest, of one with a block, and of each proposal of it more."""
+        timing, unaided = self._pair.timing, self._limits.unaided
+        base, slope = timing.line()
+        rest = (base + unaided * max(base - timing.wire, 0.1 * base)) / (1 + unaided)
+        return rest, base, slope + self._kind.drafting.step
+
+    def _may_pay(self) -> bool:
+        """Whether a proposal would be worth its cost if all of them held."""
+        rest, base, step = self._costs()
+        return base + step < 2 * rest
 
     def _best(self) -> int:
-        timing, unaided = self._pair.timing, self._limits.unaided
-        base, step = timing.line()
-        best, best_rate = 0, (1 + unaided) / (base + unaided * max(base - timing.wire, 0.1 * base))
+        rest, base, step = self._costs()
+        best, best_rate = 0, 1 / rest
         committed, run, acceptance = 1.0, 1.0, _FRESH_ACCEPTANCE
         for gamma in range(1, self._limits.largest + 1):
             acceptance = self._acceptance(gamma - 1, acceptance)
@@ -256,7 +318,8 @@ class GammaControl:
     def _acceptance(self, offset: int, before: float) -> float:
         """Acceptance at an offset; one never tried is taken for the one before it."""
         acceptance = before
-        for trials, weight in ((self._pair.trials, _FRESH_TRIALS), (self._own, _PAIR_TRIALS)):
-            if offset < len(trials.tried):
+        own = self._own.get(self._outlook)
+        for trials, weight in ((self._kind.trials, _FRESH_TRIALS), (own, _PAIR_TRIALS)):
+            if trials is not None and offset < len(trials.tried):
                 acceptance = (trials.hit[offset] + weight * acceptance) / (trials.tried[offset] + weight)
         return acceptance

@@ -19,7 +19,7 @@ from draftproof.rpc.options import check_size
 from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.serving import ending, prompt
 from draftproof.serving.ahead import AheadControl
-from draftproof.serving.drafting import Drafting, DraftSequence, Proposal
+from draftproof.serving.drafting import Drafting, DraftSequence, Outlook, Proposal
 from draftproof.serving.gamma import Experience, FixedGamma, GammaControl, GammaLimits
 from draftproof.serving.ports import VerifyPort, VerifySession
 from draftproof.serving.statistics import StatsBuilder
@@ -45,8 +45,8 @@ def no_observer(block: target_pb2.Block, verdict: verdict_pb2.Verdict, gamma: in
 class Control(Protocol):
     """Who decides on gamma."""
 
-    def choose(self) -> int:
-        """Proposals of the next block."""
+    def choose(self, outlook: Outlook = Outlook.USUAL) -> int:
+        """Proposals of the next block, which would be of this kind."""
         ...
 
     def rest(self, most: int) -> int:
@@ -89,6 +89,14 @@ class _Pair:
 
     experience: Experience
     ahead: AheadControl
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the next block should be."""
+
+    gamma: int
+    outlook: Outlook = Outlook.USUAL
 
 
 class Generator:
@@ -162,7 +170,6 @@ class Generator:
         params = wire_params.from_proto(request.sampling)
         pair = self._pair(port)
         control = self._control(params, port, pair.experience)
-        gamma = control.choose()
         ids = prompt.prompt_ids(request, self.tokenizer)
         output_ids = request.resume.output_ids
         reason = ending.ended(params, self.tokenizer, len(ids), output_ids, port.max_context)
@@ -170,7 +177,7 @@ class Generator:
             builder = StatsBuilder(started_ns)
             mine = port.fingerprint()
             weights = (mine.weights_version, mine.weights_sha256)
-            yield self._started(ids, request.resume.request_key, gamma, port, weights, params.rule)
+            yield self._started(ids, request.resume.request_key, control.choose(), port, weights, params.rule)
             yield finished(reason, builder, len(ids))
             return
         prompt.room(len(ids) + len(output_ids), port.max_context, None)
@@ -188,9 +195,10 @@ class Generator:
         sequence = DraftSequence(ids, params, key, list(output_ids), port.max_gamma, port.max_context)
         try:
             weights = (session.opened.weights_version, session.opened.weights_sha256)
-            yield self._started(ids, key, gamma, port, weights, params.rule)
+            plan = self._plan(control, sequence)
+            yield self._started(ids, key, plan.gamma, port, weights, params.rule)
             async with aclosing(
-                self._rounds(session, sequence, control, pair.ahead, gamma, port.max_unaided, started_ns)
+                self._rounds(session, sequence, control, pair.ahead, plan, port.max_unaided, started_ns)
             ) as events:
                 async for event in events:
                     yield event
@@ -204,7 +212,7 @@ class Generator:
         sequence: DraftSequence,
         control: Control,
         whether: AheadControl,
-        gamma: int,
+        plan: _Plan,
         max_unaided: int,
         started_ns: int,
     ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
@@ -220,21 +228,21 @@ class Generator:
             unasked = unaided > 0
             if unasked:
                 unaided -= 1
-            elif not gamma:
-                unaided = control.rest(min(max_unaided, left - 1))
+            elif not plan.gamma:
+                unaided = control.rest(min(max_unaided, self.drafting.patience, left - 1))
             # the bonus token fills the last place, so a longer block could only be thrown away
-            gamma = min(gamma, left - 1)
+            gamma = min(plan.gamma, left - 1)
             proposals = await self.drafting.propose(sequence, gamma) if gamma else []
             sent_ns = time.monotonic_ns()
             if before is not None:
                 whether.learn(before[0], before[1], (before[2] + sent_ns - drafting_ns) / 1e9)
             block = to_block(sequence.position, proposals, sent_ns - drafting_ns, unaided)
-            # decided now, so that it is the same whether or not the next block is drafted ahead
-            following = 0 if unaided else control.choose()
-            # verdicts on a tree are too many to guess at
-            ahead = bool(proposals) and sequence.params.rule is not Rule.TREE and whether.choose()
+            # verdicts on a tree are too many to guess at, and behind a copy comes another, in no time
+            drafted = bool(proposals) and sequence.params.rule is not Rule.TREE and plan.outlook is Outlook.USUAL
+            ahead = drafted and whether.choose()
             if ahead:
-                self.drafting.ahead(sequence, proposals, following, left)
+                # as long as this one; another length, and it is drawn anew
+                self.drafting.ahead(sequence, proposals, plan.gamma, left)
             try:
                 verdict = await session.verify(block)
             except DrainingError:
@@ -260,7 +268,7 @@ class Generator:
             )
             self._observe(block, verdict, gamma, sent_ns - drafting_ns, trip_ns)
             # the first cycle reads the prompt; one without proposals has nothing to gain
-            before = (gamma, ahead, trip_ns) if proposals and builder.stats.rounds > 1 else None
+            before = (gamma, ahead, trip_ns) if drafted and builder.stats.rounds > 1 else None
             sequence.output_ids.extend(token.id for token in verdict.tokens)
             left -= len(verdict.tokens)
             chunk = generation_pb2.GenerateResponse(
@@ -278,7 +286,11 @@ class Generator:
             if verdict.finish_reason:
                 yield finished(verdict.finish_reason, builder, len(sequence.prompt_ids))
                 return
-            gamma = following
+            plan = _Plan(0) if unaided else self._plan(control, sequence)
+
+    def _plan(self, control: Control, sequence: DraftSequence) -> _Plan:
+        outlook = self.drafting.outlook(sequence)
+        return _Plan(control.choose(outlook), outlook)
 
     def _started(
         self,
@@ -324,7 +336,7 @@ class Generator:
         if not self.config.adaptive or params.needs_same_blocks or params.rule is Rule.TREE:
             return FixedGamma(first)
         limits = GammaLimits(largest=port.max_gamma, first=first, unaided=port.max_unaided)
-        return GammaControl(limits, experience)
+        return GammaControl(limits, experience, params.greedy)
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
