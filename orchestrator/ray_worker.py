@@ -37,7 +37,9 @@ class Neighbours:
 
 
 def threads(cores: int, weight: float, node: Mapping[str, float], nodes: int, roles: Sequence[Neighbours]) -> int:
-    """CPU threads of a worker: its share of the node's cores, at least one.
+    """CPU threads of a worker: its share of the node's cores among those of its weight or more, at least one.
+
+    Lighter ones don't count: a stream's draft waits while its target runs, so the target had better take every core.
 
     Args:
         cores: of the node.
@@ -49,7 +51,7 @@ def threads(cores: int, weight: float, node: Mapping[str, float], nodes: int, ro
     total = 0.0
     for role in roles:
         here = node.get(role.custom, 0.0) if role.custom else -(-role.count // max(1, nodes))
-        total += role.weight * here
+        total += role.weight * here if role.weight >= weight else 0.0
     return max(1, int(cores * min(1.0, weight / max(total, weight)))) if weight else 1
 
 

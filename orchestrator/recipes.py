@@ -28,7 +28,7 @@ class Recipe:
     Attributes:
         build: "module:function", called in the worker with its `ListenConfig` and the arguments.
         arguments: keyword arguments, pickled.
-        weight: its share of a node's cores among the workers there; 0 where it runs no model.
+        weight: its share of a node's cores among the workers that weigh as much or more; 0: it runs no model.
     """
 
     build: str

@@ -98,9 +98,10 @@ def test_no_share_of_two_gpus() -> None:
 
 def test_workers_share_the_cores_of_their_node() -> None:
     pair = [Neighbours("", 1, 1.0), Neighbours("", 1, 0.5)]
-    assert threads(12, 1.0, {}, 1, pair) == 8
+    assert threads(12, 1.0, {}, 1, pair) == 12  # its draft waits while it runs
     assert threads(12, 0.5, {}, 1, pair) == 4
     assert threads(12, 1.0, {}, 1, [Neighbours("", 1, 1.0), Neighbours("", 1, 0.0)]) == 12
+    assert threads(12, 1.0, {}, 1, [Neighbours("", 2, 1.0), Neighbours("", 1, 0.5)]) == 6
     # a node of its own for each role
     custom = [Neighbours("target", 1, 1.0), Neighbours("draft", 1, 0.5)]
     assert threads(12, 1.0, {"target": 1.0}, 2, custom) == 12
