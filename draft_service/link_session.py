@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from draftproof.errors import OverloadedError, PeerUnavailableError, PrefixLostError, ProtocolError
@@ -39,6 +40,7 @@ class LinkSession:
         # rounds whose verdicts are due without another block, and those of them that nobody has asked for yet
         self._due = range(0)
         self._early: deque[target_pb2.VerifyResponse] = deque()
+        self._halted = False
         self._answer: asyncio.Future[target_pb2.VerifyResponse] | None = None
         self._lost: Exception | None = None
         self._losses = 0
@@ -73,7 +75,7 @@ class LinkSession:
                 elif self._due:
                     answer = await self._exchange(None)
                 else:
-                    self._due = range(self._round, self._round + block.unaided + 1)
+                    self._due, self._halted = range(self._round, self._round + 1), False
                     answer = await self._exchange(self._frame(self._round, block=block))
             except _ConnectionLost:
                 self._count_loss()
@@ -95,6 +97,13 @@ class LinkSession:
         if now != self._weights:
             verdict.weights_sha256 = self._weights = self.opened.weights_sha256 = now
 
+    def halt(self) -> None:
+        """Asks for no more rounds unasked; where the stream is down there are none."""
+        if self._due and not self._halted:
+            self._halted = True
+            with suppress(PeerUnavailableError):
+                self._link.send(self._frame(self._round, halt=target_pb2.Halt()))
+
     async def close(self) -> None:
         """Frees the session."""
         self._link.forget(self)
@@ -110,7 +119,7 @@ class LinkSession:
         if kind == "verdict":
             if not self._due or frame.round != self._due[0]:
                 return
-            self._due = self._due[1:]
+            self._due = range(frame.round + 1, frame.round + 1 + frame.verdict.unaided)
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(frame)
         elif kind == "verdict":
@@ -171,5 +180,8 @@ class LinkSession:
         *,
         open: target_pb2.OpenSession | None = None,
         block: target_pb2.Block | None = None,
+        halt: target_pb2.Halt | None = None,
     ) -> target_pb2.VerifyRequest:
-        return target_pb2.VerifyRequest(session=self.id, epoch=self.epoch, round=number, open=open, block=block)
+        return target_pb2.VerifyRequest(
+            session=self.id, epoch=self.epoch, round=number, open=open, block=block, halt=halt
+        )

@@ -22,10 +22,6 @@ from draftproof.serving.model_thread import ModelThread
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE = 4
-"""Rounds that a text which may begin to repeat itself goes on unseen: a copy is a few dozen tokens, a look a tenth of
-a round."""
-
 
 class DraftLoop:
     """Batches drafting across sessions; blocks join and leave between steps.
@@ -49,7 +45,6 @@ class DraftLoop:
         copier: Copier | None = None,
     ) -> None:
         self.name = drafter.name
-        self.patience = _PATIENCE if copier else 2**31
         self._copier = copier
         self._stall_timeout = stall_timeout
         self._stalled = False

@@ -75,13 +75,13 @@ class LocalSession:
         self._request = request
         self._epoch = 0
         self._round = 0
-        self._announced = 0
+        self._unaided = 0
         self._frames: asyncio.Queue[target_pb2.VerifyResponse] = asyncio.Queue()
 
     async def open(self) -> target_pb2.SessionOpened:
         """Opens the session, or a new epoch of it."""
         self._epoch += 1
-        self._announced = 0
+        self._unaided = 0
         self._verifier.open(self._owner, self._id, self._epoch, self._request, self._frames.put_nowait)
         return (await self._next()).opened
 
@@ -90,19 +90,23 @@ class LocalSession:
         self._round += 1
         while True:
             try:
-                if self._frames.empty() and self._round > self._announced:
-                    self._announced = self._round + block.unaided
+                if not self._unaided:
                     self._verifier.block(self._owner, self._id, self._epoch, self._round, block)
                 verdict = (await self._next()).verdict
             except PrefixLostError:
                 await self._reopen()
                 continue
+            self._unaided = verdict.unaided
             self._request.output_ids.extend(token.id for token in verdict.tokens)
             now = verdict.weights_sha256 or self.opened.weights_sha256
             if now != self.weights:
                 # the slot was lost, and with it the old weights
                 verdict.weights_sha256 = self.weights = self.opened.weights_sha256 = now
             return verdict
+
+    def halt(self) -> None:
+        """Asks for no more rounds unasked."""
+        self._verifier.halt(self._owner, self._id, self._epoch)
 
     async def close(self) -> None:
         """Frees the session."""

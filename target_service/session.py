@@ -198,6 +198,7 @@ class Session:
         pending = self.pending
         assert pending is not None
         verdict = self.commit(result)
+        verdict.unaided = 0 if verdict.finish_reason else pending.unaided
         verdict.timings.queue_ns = max(0, queue_until_ns - pending.arrived_ns)
         verdict.timings.forward_ns = forward_ns
         verdict.timings.verify_ns = verify_ns

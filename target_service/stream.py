@@ -192,6 +192,8 @@ class _Stream:
                 self._verifier.block(self, frame.session, frame.epoch, frame.round, frame.block)
             elif kind == "open":
                 self._verifier.open(self, frame.session, frame.epoch, frame.open, self._deliver, self._drafter)
+            elif kind == "halt":
+                self._verifier.halt(self, frame.session, frame.epoch)
             elif kind == "close":
                 self._verifier.close(self, frame.session, frame.epoch)
             else:

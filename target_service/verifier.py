@@ -185,6 +185,12 @@ class Verifier:
         session.pace.came(time.monotonic())
         self._work.set()
 
+    def halt(self, owner: object, session_id: int, epoch: int) -> None:
+        """Lets no round come unasked any more but the one that waits or runs; nothing where none would."""
+        session = self._sessions.get((owner, session_id))
+        if session is not None and session.epoch == epoch and session.pending is not None:
+            session.pending.unaided = 0
+
     def close(self, owner: object, session_id: int, epoch: int) -> None:
         """Frees a session. Unknown ones are no error: closing and failing may cross."""
         session = self._sessions.get((owner, session_id))

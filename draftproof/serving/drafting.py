@@ -77,8 +77,6 @@ class Drafting(Protocol):
     """Proposes blocks for many sequences."""
 
     name: str
-    patience: int
-    """Most rounds that may go by without it: one that watches the text wants to see it again soon."""
 
     def outlook(self, sequence: DraftSequence) -> Outlook:
         """What kind of block `propose` would give. Committed tokens alone decide (L6)."""
@@ -113,7 +111,6 @@ class NoDrafting:
     """Target-only: every round is a plain step of the target."""
 
     name = ""
-    patience = 2**31
 
     def outlook(self, sequence: DraftSequence) -> Outlook:
         """Nothing."""

@@ -182,6 +182,10 @@ class FixedGamma:
         """Rounds without proposals that may follow one unasked: `most` of them if there are no others."""
         return 0 if self.gamma else most
 
+    def wakes(self, outlook: Outlook) -> bool:
+        """Never."""
+        return False
+
     def learn(
         self, examined: int, accepted: int, draft_seconds: float, target_seconds: float, wire_seconds: float | None
     ) -> None:
@@ -267,6 +271,13 @@ class GammaControl:
         rounds = max(0, min(most, kind.probe_after - kind.since_probe))
         kind.since_probe += rounds
         return rounds
+
+    def wakes(self, outlook: Outlook) -> bool:
+        """Whether a block of this kind is worth ending a rest for: what the text suggests may be gone after it."""
+        if outlook is not Outlook.COPY:
+            return False
+        self._outlook = outlook
+        return bool(self._best())
 
     def learn(
         self, examined: int, accepted: int, draft_seconds: float, target_seconds: float, wire_seconds: float | None

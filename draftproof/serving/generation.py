@@ -53,6 +53,10 @@ class Control(Protocol):
         """Rounds without proposals that may follow one without proposals unasked, 0..most."""
         ...
 
+    def wakes(self, outlook: Outlook) -> bool:
+        """Whether a block of this kind is worth ending a rest for."""
+        ...
+
     def learn(
         self, examined: int, accepted: int, draft_seconds: float, target_seconds: float, wire_seconds: float | None
     ) -> None:
@@ -229,7 +233,7 @@ class Generator:
             if unasked:
                 unaided -= 1
             elif not plan.gamma:
-                unaided = control.rest(min(max_unaided, self.drafting.patience, left - 1))
+                unaided = control.rest(min(max_unaided, left - 1))
             # the bonus token fills the last place, so a longer block could only be thrown away
             gamma = min(plan.gamma, left - 1)
             proposals = await self.drafting.propose(sequence, gamma) if gamma else []
@@ -271,6 +275,9 @@ class Generator:
             before = (gamma, ahead, trip_ns) if drafted and builder.stats.rounds > 1 else None
             sequence.output_ids.extend(token.id for token in verdict.tokens)
             left -= len(verdict.tokens)
+            unaided = verdict.unaided
+            if unaided and control.wakes(self.drafting.outlook(sequence)):
+                session.halt()
             chunk = generation_pb2.GenerateResponse(
                 chunk=generation_pb2.Chunk(
                     tokens=verdict.tokens,
@@ -286,7 +293,8 @@ class Generator:
             if verdict.finish_reason:
                 yield finished(verdict.finish_reason, builder, len(sequence.prompt_ids))
                 return
-            plan = _Plan(0) if unaided else self._plan(control, sequence)
+            if not unaided:
+                plan = self._plan(control, sequence)
 
     def _plan(self, control: Control, sequence: DraftSequence) -> _Plan:
         outlook = self.drafting.outlook(sequence)

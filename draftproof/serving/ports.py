@@ -13,11 +13,15 @@ class VerifySession(Protocol):
     opened: target_pb2.SessionOpened
 
     async def verify(self, block: target_pb2.Block) -> verdict_pb2.Verdict:
-        """Verifies one block; those that an earlier one announced as unaided are not sent.
+        """Verifies one block; those that a verdict announced as unaided are not sent.
 
         Raises:
             RequestError: the session failed; it is gone on the target.
         """
+        ...
+
+    def halt(self) -> None:
+        """Asks for no more rounds unasked; a verdict without any to follow says when that is so."""
         ...
 
     async def close(self) -> None:

@@ -30,7 +30,7 @@ from draftproof.v1 import sampling_pb2 as draftproof_dot_v1_dot_sampling__pb2
 from draftproof.v1 import verdict_pb2 as draftproof_dot_v1_dot_verdict__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64raftproof/v1/target.proto\x12\rdraftproof.v1\x1a draftproof/v1/distribution.proto\x1a\x19\x64raftproof/v1/error.proto\x1a\x1f\x64raftproof/v1/fingerprint.proto\x1a\x1e\x64raftproof/v1/generation.proto\x1a\x1c\x64raftproof/v1/sampling.proto\x1a\x1b\x64raftproof/v1/verdict.proto\"\xa5\x02\n\rVerifyRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12%\n\x05hello\x18\x04 \x01(\x0b\x32\x14.draftproof.v1.HelloH\x00\x12\x34\n\rtoken_digests\x18\x05 \x01(\x0b\x32\x1b.draftproof.v1.TokenDigestsH\x00\x12*\n\x04open\x18\x06 \x01(\x0b\x32\x1a.draftproof.v1.OpenSessionH\x00\x12%\n\x05\x62lock\x18\x07 \x01(\x0b\x32\x14.draftproof.v1.BlockH\x00\x12,\n\x05\x63lose\x18\x08 \x01(\x0b\x32\x1b.draftproof.v1.CloseSessionH\x00\x42\x07\n\x05\x66rame\"\xb6\x02\n\x0eVerifyResponse\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12)\n\x07welcome\x18\x04 \x01(\x0b\x32\x16.draftproof.v1.WelcomeH\x00\x12?\n\x13token_digests_query\x18\x05 \x01(\x0b\x32 .draftproof.v1.TokenDigestsQueryH\x00\x12.\n\x06opened\x18\x06 \x01(\x0b\x32\x1c.draftproof.v1.SessionOpenedH\x00\x12)\n\x07verdict\x18\x07 \x01(\x0b\x32\x16.draftproof.v1.VerdictH\x00\x12%\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x14.draftproof.v1.ErrorH\x00\x42\x07\n\x05\x66rame\"d\n\x05Hello\x12/\n\x0b\x66ingerprint\x18\x01 \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12\x0f\n\x07\x64rafter\x18\x02 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\r\"\x92\x01\n\x07Welcome\x12/\n\x0b\x66ingerprint\x18\x01 \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12\x11\n\tmax_gamma\x18\x02 \x01(\r\x12\x13\n\x0bmax_context\x18\x03 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\r\x12\x13\n\x0bmax_unaided\x18\x05 \x01(\r\"\x13\n\x11TokenDigestsQuery\"\x1f\n\x0cTokenDigests\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\"\xd1\x01\n\x0bOpenSession\x12\x12\n\nprompt_ids\x18\x01 \x03(\r\x12\x12\n\noutput_ids\x18\x02 \x03(\r\x12/\n\x08sampling\x18\x03 \x01(\x0b\x32\x1d.draftproof.v1.SamplingParams\x12\x13\n\x0brequest_key\x18\x04 \x01(\x0c\x12\x14\n\x0csample_index\x18\x05 \x01(\r\x12*\n\x05trace\x18\x06 \x01(\x0b\x32\x1b.draftproof.v1.TraceOptions\x12\x12\n\nrequest_id\x18\x07 \x01(\t\"m\n\rSessionOpened\x12\x13\n\x0brequest_key\x18\x01 \x01(\x0c\x12\x17\n\x0fweights_version\x18\x02 \x01(\x04\x12\x16\n\x0emax_new_tokens\x18\x03 \x01(\r\x12\x16\n\x0eweights_sha256\x18\x04 \x01(\x0c\"e\n\x05\x42lock\x12\r\n\x05start\x18\x01 \x01(\r\x12*\n\tproposals\x18\x02 \x03(\x0b\x32\x17.draftproof.v1.Proposal\x12\x10\n\x08\x64raft_ns\x18\x03 \x01(\x04\x12\x0f\n\x07unaided\x18\x04 \x01(\r\"d\n\x08Proposal\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12&\n\x01q\x18\x02 \x01(\x0b\x32\x1b.draftproof.v1.Distribution\x12\x13\n\x06parent\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_parent\"\x0e\n\x0c\x43loseSession2Z\n\rTargetService\x12I\n\x06Verify\x12\x1c.draftproof.v1.VerifyRequest\x1a\x1d.draftproof.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64raftproof/v1/target.proto\x12\rdraftproof.v1\x1a draftproof/v1/distribution.proto\x1a\x19\x64raftproof/v1/error.proto\x1a\x1f\x64raftproof/v1/fingerprint.proto\x1a\x1e\x64raftproof/v1/generation.proto\x1a\x1c\x64raftproof/v1/sampling.proto\x1a\x1b\x64raftproof/v1/verdict.proto\"\xca\x02\n\rVerifyRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12%\n\x05hello\x18\x04 \x01(\x0b\x32\x14.draftproof.v1.HelloH\x00\x12\x34\n\rtoken_digests\x18\x05 \x01(\x0b\x32\x1b.draftproof.v1.TokenDigestsH\x00\x12*\n\x04open\x18\x06 \x01(\x0b\x32\x1a.draftproof.v1.OpenSessionH\x00\x12%\n\x05\x62lock\x18\x07 \x01(\x0b\x32\x14.draftproof.v1.BlockH\x00\x12,\n\x05\x63lose\x18\x08 \x01(\x0b\x32\x1b.draftproof.v1.CloseSessionH\x00\x12#\n\x04halt\x18\t \x01(\x0b\x32\x13.draftproof.v1.HaltH\x00\x42\x07\n\x05\x66rame\"\xb6\x02\n\x0eVerifyResponse\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12)\n\x07welcome\x18\x04 \x01(\x0b\x32\x16.draftproof.v1.WelcomeH\x00\x12?\n\x13token_digests_query\x18\x05 \x01(\x0b\x32 .draftproof.v1.TokenDigestsQueryH\x00\x12.\n\x06opened\x18\x06 \x01(\x0b\x32\x1c.draftproof.v1.SessionOpenedH\x00\x12)\n\x07verdict\x18\x07 \x01(\x0b\x32\x16.draftproof.v1.VerdictH\x00\x12%\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x14.draftproof.v1.ErrorH\x00\x42\x07\n\x05\x66rame\"d\n\x05Hello\x12/\n\x0b\x66ingerprint\x18\x01 \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12\x0f\n\x07\x64rafter\x18\x02 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\r\"\x92\x01\n\x07Welcome\x12/\n\x0b\x66ingerprint\x18\x01 \x01(\x0b\x32\x1a.draftproof.v1.Fingerprint\x12\x11\n\tmax_gamma\x18\x02 \x01(\r\x12\x13\n\x0bmax_context\x18\x03 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\r\x12\x13\n\x0bmax_unaided\x18\x05 \x01(\r\"\x13\n\x11TokenDigestsQuery\"\x1f\n\x0cTokenDigests\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\"\xd1\x01\n\x0bOpenSession\x12\x12\n\nprompt_ids\x18\x01 \x03(\r\x12\x12\n\noutput_ids\x18\x02 \x03(\r\x12/\n\x08sampling\x18\x03 \x01(\x0b\x32\x1d.draftproof.v1.SamplingParams\x12\x13\n\x0brequest_key\x18\x04 \x01(\x0c\x12\x14\n\x0csample_index\x18\x05 \x01(\r\x12*\n\x05trace\x18\x06 \x01(\x0b\x32\x1b.draftproof.v1.TraceOptions\x12\x12\n\nrequest_id\x18\x07 \x01(\t\"m\n\rSessionOpened\x12\x13\n\x0brequest_key\x18\x01 \x01(\x0c\x12\x17\n\x0fweights_version\x18\x02 \x01(\x04\x12\x16\n\x0emax_new_tokens\x18\x03 \x01(\r\x12\x16\n\x0eweights_sha256\x18\x04 \x01(\x0c\"e\n\x05\x42lock\x12\r\n\x05start\x18\x01 \x01(\r\x12*\n\tproposals\x18\x02 \x03(\x0b\x32\x17.draftproof.v1.Proposal\x12\x10\n\x08\x64raft_ns\x18\x03 \x01(\x04\x12\x0f\n\x07unaided\x18\x04 \x01(\r\"d\n\x08Proposal\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12&\n\x01q\x18\x02 \x01(\x0b\x32\x1b.draftproof.v1.Distribution\x12\x13\n\x06parent\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_parent\"\x06\n\x04Halt\"\x0e\n\x0c\x43loseSession2Z\n\rTargetService\x12I\n\x06Verify\x12\x1c.draftproof.v1.VerifyRequest\x1a\x1d.draftproof.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,27 +38,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'draftproof.v1.target_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_VERIFYREQUEST']._serialized_start=231
-  _globals['_VERIFYREQUEST']._serialized_end=524
-  _globals['_VERIFYRESPONSE']._serialized_start=527
-  _globals['_VERIFYRESPONSE']._serialized_end=837
-  _globals['_HELLO']._serialized_start=839
-  _globals['_HELLO']._serialized_end=939
-  _globals['_WELCOME']._serialized_start=942
-  _globals['_WELCOME']._serialized_end=1088
-  _globals['_TOKENDIGESTSQUERY']._serialized_start=1090
-  _globals['_TOKENDIGESTSQUERY']._serialized_end=1109
-  _globals['_TOKENDIGESTS']._serialized_start=1111
-  _globals['_TOKENDIGESTS']._serialized_end=1142
-  _globals['_OPENSESSION']._serialized_start=1145
-  _globals['_OPENSESSION']._serialized_end=1354
-  _globals['_SESSIONOPENED']._serialized_start=1356
-  _globals['_SESSIONOPENED']._serialized_end=1465
-  _globals['_BLOCK']._serialized_start=1467
-  _globals['_BLOCK']._serialized_end=1568
-  _globals['_PROPOSAL']._serialized_start=1570
-  _globals['_PROPOSAL']._serialized_end=1670
-  _globals['_CLOSESESSION']._serialized_start=1672
-  _globals['_CLOSESESSION']._serialized_end=1686
-  _globals['_TARGETSERVICE']._serialized_start=1688
-  _globals['_TARGETSERVICE']._serialized_end=1778
+  _globals['_VERIFYREQUEST']._serialized_end=561
+  _globals['_VERIFYRESPONSE']._serialized_start=564
+  _globals['_VERIFYRESPONSE']._serialized_end=874
+  _globals['_HELLO']._serialized_start=876
+  _globals['_HELLO']._serialized_end=976
+  _globals['_WELCOME']._serialized_start=979
+  _globals['_WELCOME']._serialized_end=1125
+  _globals['_TOKENDIGESTSQUERY']._serialized_start=1127
+  _globals['_TOKENDIGESTSQUERY']._serialized_end=1146
+  _globals['_TOKENDIGESTS']._serialized_start=1148
+  _globals['_TOKENDIGESTS']._serialized_end=1179
+  _globals['_OPENSESSION']._serialized_start=1182
+  _globals['_OPENSESSION']._serialized_end=1391
+  _globals['_SESSIONOPENED']._serialized_start=1393
+  _globals['_SESSIONOPENED']._serialized_end=1502
+  _globals['_BLOCK']._serialized_start=1504
+  _globals['_BLOCK']._serialized_end=1605
+  _globals['_PROPOSAL']._serialized_start=1607
+  _globals['_PROPOSAL']._serialized_end=1707
+  _globals['_HALT']._serialized_start=1709
+  _globals['_HALT']._serialized_end=1715
+  _globals['_CLOSESESSION']._serialized_start=1717
+  _globals['_CLOSESESSION']._serialized_end=1731
+  _globals['_TARGETSERVICE']._serialized_start=1733
+  _globals['_TARGETSERVICE']._serialized_end=1823
 # @@protoc_insertion_point(module_scope)

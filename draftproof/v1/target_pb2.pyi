@@ -13,7 +13,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class VerifyRequest(_message.Message):
-    __slots__ = ("session", "epoch", "round", "hello", "token_digests", "open", "block", "close")
+    __slots__ = ("session", "epoch", "round", "hello", "token_digests", "open", "block", "close", "halt")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class VerifyRequest(_message.Message):
     OPEN_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    HALT_FIELD_NUMBER: _ClassVar[int]
     session: int
     epoch: int
     round: int
@@ -30,7 +31,8 @@ class VerifyRequest(_message.Message):
     open: OpenSession
     block: Block
     close: CloseSession
-    def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., token_digests: _Optional[_Union[TokenDigests, _Mapping]] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., block: _Optional[_Union[Block, _Mapping]] = ..., close: _Optional[_Union[CloseSession, _Mapping]] = ...) -> None: ...
+    halt: Halt
+    def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., token_digests: _Optional[_Union[TokenDigests, _Mapping]] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., block: _Optional[_Union[Block, _Mapping]] = ..., close: _Optional[_Union[CloseSession, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("session", "epoch", "round", "welcome", "token_digests_query", "opened", "verdict", "error")
@@ -137,6 +139,10 @@ class Proposal(_message.Message):
     q: _distribution_pb2.Distribution
     parent: int
     def __init__(self, token_id: _Optional[int] = ..., q: _Optional[_Union[_distribution_pb2.Distribution, _Mapping]] = ..., parent: _Optional[int] = ...) -> None: ...
+
+class Halt(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class CloseSession(_message.Message):
     __slots__ = ()

@@ -119,7 +119,7 @@ class Refusal(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., kind: _Optional[_Union[RefusalKind, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("accepted", "examined", "tokens", "finish_reason", "refusal", "expected_accepted", "timings", "lossless", "weights_sha256", "widths")
+    __slots__ = ("accepted", "examined", "tokens", "finish_reason", "refusal", "expected_accepted", "timings", "lossless", "weights_sha256", "widths", "unaided")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     EXAMINED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,7 @@ class Verdict(_message.Message):
     LOSSLESS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     WIDTHS_FIELD_NUMBER: _ClassVar[int]
+    UNAIDED_FIELD_NUMBER: _ClassVar[int]
     accepted: int
     examined: int
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
@@ -140,7 +141,8 @@ class Verdict(_message.Message):
     lossless: bool
     weights_sha256: bytes
     widths: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, accepted: _Optional[int] = ..., examined: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., expected_accepted: _Optional[float] = ..., timings: _Optional[_Union[TargetTimings, _Mapping]] = ..., lossless: _Optional[bool] = ..., weights_sha256: _Optional[bytes] = ..., widths: _Optional[_Iterable[int]] = ...) -> None: ...
+    unaided: int
+    def __init__(self, accepted: _Optional[int] = ..., examined: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., expected_accepted: _Optional[float] = ..., timings: _Optional[_Union[TargetTimings, _Mapping]] = ..., lossless: _Optional[bool] = ..., weights_sha256: _Optional[bytes] = ..., widths: _Optional[_Iterable[int]] = ..., unaided: _Optional[int] = ...) -> None: ...
 
 class TargetTimings(_message.Message):
     __slots__ = ("queue_ns", "forward_ns", "verify_ns")

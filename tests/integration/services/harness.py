@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from draft_service.app import DraftApp, DraftConfig, TargetAddress
+from draft_service.copying import Copier
 from draft_service.drafters.interface import Drafter
 from draft_service.drafters.model import ModelDrafter, encoder
 from draft_service.link import LinkConfig
@@ -170,6 +171,7 @@ class Options:
     gamma: int = 4
     ahead: bool | None = None
     max_sessions: int = 512
+    copier: Callable[[], Copier | None] = lambda: None
 
 
 class Kit:
@@ -193,7 +195,8 @@ class Kit:
             ahead=options.ahead,
             max_sessions=options.max_sessions,
         )
-        return await self._start(DraftApp(options.drafter(), options.tokenizer, options.tokenizer.vocab_size, config))
+        vocab_size, copier = options.tokenizer.vocab_size, options.copier()
+        return await self._start(DraftApp(options.drafter(), options.tokenizer, vocab_size, config, copier=copier))
 
     def client(self, address: str, **options: Any) -> AsyncClient:
         client = AsyncClient(address, timeout=30.0, **options)

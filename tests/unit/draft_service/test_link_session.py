@@ -36,6 +36,8 @@ class Link:
         copy = target_pb2.VerifyRequest()
         copy.CopyFrom(frame)
         self.sent.append(copy)
+        if copy.HasField("halt"):
+            return
         answer = self.answers.pop(0)
         assert self.session is not None
         if answer == "lost":
@@ -53,7 +55,9 @@ class Link:
             weights = answer if isinstance(answer, bytes) else b""
             answered = target_pb2.SessionOpened(request_key=b"k" * 32, weights_sha256=weights)
             return target_pb2.VerifyResponse(opened=answered, **place)
-        verdict = verdict_pb2.Verdict(tokens=[verdict_pb2.Token(id=token) for token in answer])
+        verdict = verdict_pb2.Verdict(
+            tokens=[verdict_pb2.Token(id=token) for token in answer], unaided=to.block.unaided
+        )
         return target_pb2.VerifyResponse(verdict=verdict, **place)
 
     async def wait_up(self) -> None:
@@ -181,17 +185,17 @@ async def test_answers_to_other_epochs_and_rounds_are_dropped() -> None:
     assert [t.id for t in (await session.verify(BLOCK)).tokens] == [5]
 
 
-def verdict(number: int, token: int, epoch: int = 1) -> target_pb2.VerifyResponse:
-    tokens = [verdict_pb2.Token(id=token)]
-    return target_pb2.VerifyResponse(session=5, epoch=epoch, round=number, verdict=verdict_pb2.Verdict(tokens=tokens))
+def verdict(number: int, token: int, unaided: int = 0, epoch: int = 1) -> target_pb2.VerifyResponse:
+    found = verdict_pb2.Verdict(tokens=[verdict_pb2.Token(id=token)], unaided=unaided)
+    return target_pb2.VerifyResponse(session=5, epoch=epoch, round=number, verdict=found)
 
 
 async def test_unaided_rounds_are_awaited_not_sent() -> None:
     session, link = await opened([4])
     await session.verify(target_pb2.Block(start=1, unaided=3))
-    session.receive(verdict(2, 5))
-    session.receive(verdict(2, 55))
-    session.receive(verdict(3, 6))
+    session.receive(verdict(2, 5, unaided=2))
+    session.receive(verdict(2, 55, unaided=2))
+    session.receive(verdict(3, 6, unaided=1))
     session.receive(verdict(5, 8))
     assert [(await session.verify(BLOCK)).tokens[0].id for _ in range(2)] == [5, 6]
     waiting = asyncio.ensure_future(session.verify(BLOCK))
@@ -204,20 +208,37 @@ async def test_unaided_rounds_are_awaited_not_sent() -> None:
     assert kinds(link) == [("open", 1, 0), ("block", 1, 1), ("block", 1, 5)]
 
 
+async def test_a_halt_ends_them_with_the_verdict_that_says_so() -> None:
+    session, link = await opened([4])
+    session.halt()
+    await session.verify(target_pb2.Block(start=1, unaided=8))
+    session.halt()
+    session.halt()
+    session.receive(verdict(2, 5, unaided=7))
+    session.receive(verdict(3, 6, unaided=0))
+    session.receive(verdict(4, 7, unaided=6))
+    assert [(await session.verify(BLOCK)).tokens[0].id for _ in range(2)] == [5, 6]
+    session.halt()
+    link.answers.append([8])
+    assert (await session.verify(BLOCK)).tokens[0].id == 8
+    frames = [(frame.WhichOneof("frame"), frame.round) for frame in link.sent]
+    assert frames == [("open", 0), ("block", 1), ("halt", 1), ("block", 4)]
+
+
 @pytest.mark.parametrize("trouble", ["lost", PrefixLostError("gone")])
 async def test_a_loss_among_unaided_rounds_costs_only_those_that_had_not_come(trouble: Any) -> None:
     session, link = await opened([4], "opened", [6])
     await session.verify(target_pb2.Block(start=1, unaided=5))
-    session.receive(verdict(2, 5))
+    session.receive(verdict(2, 5, unaided=4))
     if trouble == "lost":
         session.connection_lost()
     else:
         session.receive(target_pb2.VerifyResponse(session=5, epoch=1, error=wire_error.to_proto(trouble)))
-    session.receive(verdict(3, 55))
+    session.receive(verdict(3, 55, unaided=3))
     assert (await session.verify(target_pb2.Block(start=2, unaided=4))).tokens[0].id == 5
     assert (await session.verify(target_pb2.Block(start=3, unaided=3))).tokens[0].id == 6
-    session.receive(verdict(4, 77))
-    session.receive(verdict(4, 7, epoch=2))
+    session.receive(verdict(4, 77, unaided=2))
+    session.receive(verdict(4, 7, unaided=2, epoch=2))
     assert (await session.verify(target_pb2.Block(start=4, unaided=2))).tokens[0].id == 7
     assert kinds(link) == [("open", 1, 0), ("block", 1, 1), ("open", 2, 0), ("block", 2, 3)]
     assert list(link.sent[2].open.output_ids) == [4, 5]

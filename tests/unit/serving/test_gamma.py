@@ -148,6 +148,19 @@ def test_copies_are_judged_apart_from_a_useless_model() -> None:
     assert [who.choose() for _ in range(10)].count(0) >= 7
 
 
+def test_only_a_copy_that_pays_ends_a_rest() -> None:
+    who, luck = control(), random.Random(2)
+    simulate(who, Pair(lambda i: 0.02, 0.3), 500, luck)
+    assert who.choose() == 0
+    assert who.wakes(Outlook.COPY)
+    assert not who.wakes(Outlook.USUAL)
+    for _ in range(200):
+        who.choose(Outlook.COPY)
+        who.learn(4, 0, 0.0, 1.5, 0.0)
+    assert not who.wakes(Outlook.COPY)
+    assert not FixedGamma(0).wakes(Outlook.COPY)
+
+
 def test_greedy_text_is_judged_apart_from_drawn_text() -> None:
     shared, luck = Experience(), random.Random(3)
     limits = GammaLimits(largest=LARGEST, first=4, unaided=UNAIDED)
