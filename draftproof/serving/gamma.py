@@ -14,14 +14,18 @@ itself suggests is free and mostly right, whatever the draft model is worth.
 
 What isn't tried isn't known, so now and then a round has another γ than the best one: a few proposals while γ rests at
 0, half as many while it doesn't. Each probe that changes nothing doubles the time to the next. A session begins with
-one of its own, since its text may be of another kind than those before.
+one of its own, since its text may be of another kind than those before. Sessions of a pair take turns: many together
+try no more often than one does, each round of theirs being one of many rows of a pass.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
 from draftproof.serving.drafting import Outlook
+from draftproof.serving.experience import Experience, Kind, Trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,8 @@ class GammaLimits:
         first: proposals before anything is known.
         acceptance_decay: weight of earlier trials of an offset after each new one; 0.98 looks back some 50.
         time_decay: weight of earlier timings after each round; 0.997 looks back some 300.
-        probe_first: rounds of a pair at its best γ before the first probe.
-        probe_last: rounds between probes at most.
+        probe_first: rounds of each session of a pair at its best γ before the first probe of one of them.
+        probe_last: rounds of each between probes at most.
         burst: rounds of one probe of a resting pair, and of a session's own at its begin.
     """
 
@@ -49,130 +53,15 @@ class GammaLimits:
     burst: int = 3
 
 
-@dataclass(slots=True)
-class Trials:
-    """How often proposals were examined at each offset, and how often they held; decayed trial by trial."""
-
-    tried: list[float] = field(default_factory=list)
-    hit: list[float] = field(default_factory=list)
-
-    def add(self, examined: int, accepted: int, decay: float) -> None:
-        """Adds a round of `examined` proposals, the first `accepted` of which held."""
-        missing = examined - len(self.tried)
-        if missing > 0:
-            self.tried += [0.0] * missing
-            self.hit += [0.0] * missing
-        # those behind the first rejection were not examined given that all before them held
-        for i in range(min(examined, accepted + 1)):
-            self.tried[i] = decay * self.tried[i] + 1
-            self.hit[i] = decay * self.hit[i] + (i < accepted)
-
-    def doubt(self, most: float) -> None:
-        """Lets new trials count: keeps the rates, but no more than `most` trials' worth of them."""
-        for i, tried in enumerate(self.tried):
-            if tried > most:
-                self.tried[i], self.hit[i] = most, self.hit[i] * most / tried
-
-
-@dataclass(slots=True)
-class Timing:
-    """Decayed sums for the least-squares line of round time over γ, drafting left out."""
-
-    weight: float = 0.0
-    gammas: float = 0.0
-    squares: float = 0.0
-    seconds: float = 0.0
-    products: float = 0.0
-    wires: float = 0.0
-    wire_seconds: float = 0.0
-
-    @property
-    def wire(self) -> float:
-        """Mean of what a round trip takes beyond the target's own work, seconds."""
-        return self.wire_seconds / self.wires if self.wires else 0.0
-
-    def add(self, gamma: int, target_seconds: float, wire_seconds: float | None, decay: float) -> None:
-        """Adds a round; one that took far longer than usual says little about γ and is cut down.
-
-        `wire_seconds` is None where there was no trip; the usual one is added, so that the line means the same.
-        """
-        if wire_seconds is None:
-            wire_seconds = self.wire
-        else:
-            if self.wires > _SETTLED:
-                wire_seconds = min(wire_seconds, _OUTLIER * self.wire)
-            self.wires = decay * self.wires + 1
-            self.wire_seconds = decay * self.wire_seconds + wire_seconds
-        round_seconds = target_seconds + wire_seconds
-        if self.weight > _SETTLED:
-            round_seconds = min(round_seconds, _OUTLIER * self.seconds / self.weight)
-        self.weight = decay * self.weight + 1
-        self.gammas = decay * self.gammas + gamma
-        self.squares = decay * self.squares + gamma * gamma
-        self.seconds = decay * self.seconds + round_seconds
-        self.products = decay * self.products + gamma * round_seconds
-
-    def line(self) -> tuple[float, float]:
-        """Seconds of a round without proposals, and of each proposal more."""
-        mean_gamma = self.gammas / self.weight
-        mean = self.seconds / self.weight
-        variance = self.squares - self.weight * mean_gamma**2
-        covariance = self.products - self.weight * mean_gamma * mean
-        # pulled towards the slope of a fresh pair by one round's worth of evidence
-        slope = max(0.0, (covariance + 4.0 * _FRESH_SLOPE * mean) / (variance + 4.0))
-        base = max(mean - slope * mean_gamma, 0.1 * mean)
-        return base, slope
-
-
-@dataclass(slots=True)
-class Drafting:
-    """Decayed time of one proposal."""
-
-    drafted: float = 0.0
-    seconds: float = 0.0
-
-    @property
-    def step(self) -> float:
-        """Seconds of a proposal."""
-        return self.seconds / self.drafted if self.drafted else 0.0
-
-    def add(self, gamma: int, seconds: float, decay: float) -> None:
-        """Adds the drafting of a block."""
-        if self.drafted > _SETTLED:
-            seconds = min(seconds, gamma * _OUTLIER * self.step)
-        if gamma:
-            self.drafted = decay * self.drafted + gamma
-            self.seconds = decay * self.seconds + seconds
-
-
-@dataclass(slots=True)
-class Kind:
-    """What has been seen of one kind of block, and when it is probed next."""
-
-    trials: Trials = field(default_factory=Trials)
-    drafting: Drafting = field(default_factory=Drafting)
-    since_probe: int = 0
-    probe_after: int = 0
-    burst_left: int = 0
-    resting: bool = False
-
-
-@dataclass(slots=True)
-class Experience:
-    """What all sessions of one draft–target pair have seen: times of the target, and what each kind of block is worth.
-
-    A kind is whether the text is greedy, and the outlook.
-    """
-
-    timing: Timing = field(default_factory=Timing)
-    kinds: dict[tuple[bool, Outlook], Kind] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class FixedGamma:
     """The same every time."""
 
     gamma: int
+
+    def running(self) -> AbstractContextManager[None]:
+        """No matter."""
+        return nullcontext()
 
     def choose(self, outlook: Outlook = Outlook.USUAL) -> int:
         """Proposals for every block."""
@@ -192,13 +81,9 @@ class FixedGamma:
         """Nothing to learn."""
 
 
-_SETTLED = 8.0
-_OUTLIER = 4.0
 # What a fresh pair is taken for, and how many trials that is worth.
 _FRESH_ACCEPTANCE = 0.6
 _FRESH_TRIALS = 1.0
-# A verify row more costs this share of a round until measured.
-_FRESH_SLOPE = 0.03
 # A session's own acceptance counts for this many trials of its pair's.
 _PAIR_TRIALS = 8.0
 
@@ -218,13 +103,33 @@ class GammaControl:
         self._greedy = greedy
         self._outlook = Outlook.USUAL
         self._own: dict[Outlook, Trials] = {}
-        self._opening = limits.burst
+        self._opening = True
+        self._burst = 0
         self._first_round = True
 
     @property
     def _kind(self) -> Kind:
         fresh = Kind(probe_after=self._limits.probe_first)
         return self._pair.kinds.setdefault((self._greedy, self._outlook), fresh)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Counts among the sessions of its pair."""
+        self._pair.sessions += 1
+        try:
+            yield
+        finally:
+            self._pair.sessions -= 1
+
+    @property
+    def _probe_after(self) -> int:
+        return self._kind.probe_after * max(1, self._pair.sessions)
+
+    def _opens(self) -> bool:
+        """Whether it is the session's turn to see what its own text is worth, while others rest."""
+        others = self._pair.sessions - 1
+        turn = self._kind.since_opening >= others * self._limits.probe_first
+        return self._opening and turn and self._may_pay()
 
     def choose(self, outlook: Outlook = Outlook.USUAL) -> int:
         """Proposals for the next block, 0..largest.
@@ -242,20 +147,22 @@ class GammaControl:
         if kind.resting is not (not best):
             kind.resting = not best
             kind.probe_after = limits.probe_first
-        if not best and kind.burst_left:
-            kind.burst_left -= 1
+        if not best and self._burst:
+            self._burst -= 1
             return min(1, limits.largest)
-        if not best and self._opening and self._may_pay():
-            self._opening -= 1
+        if not best and self._opens():
+            self._opening, self._burst = False, limits.burst - 1
+            kind.since_opening = 0
             return min(1, limits.largest)
+        kind.since_opening += 1
         kind.since_probe += 1
-        if kind.since_probe <= kind.probe_after:
+        if kind.since_probe <= self._probe_after:
             return best
         kind.since_probe = 0
         kind.probe_after = min(2 * kind.probe_after, limits.probe_last)
         if best:
             return best // 2
-        kind.burst_left = limits.burst - 1
+        self._burst = limits.burst - 1
         kind.trials.doubt(_PAIR_TRIALS)
         for trials in self._own.values():
             trials.doubt(_PAIR_TRIALS)
@@ -266,9 +173,10 @@ class GammaControl:
         if self._outlook is Outlook.NOTHING:
             return most
         kind = self._kind
-        if not kind.resting or kind.burst_left or (self._opening and self._may_pay()):
+        if not kind.resting or self._burst or self._opens():
             return 0
-        rounds = max(0, min(most, kind.probe_after - kind.since_probe))
+        rounds = max(0, min(most, (self._probe_after - kind.since_probe) // max(1, self._pair.sessions)))
+        kind.since_opening += rounds
         kind.since_probe += rounds
         return rounds
 

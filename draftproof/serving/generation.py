@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,8 @@ from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.serving import ending, prompt
 from draftproof.serving.ahead import AheadControl
 from draftproof.serving.drafting import Drafting, DraftSequence, Outlook, Proposal
-from draftproof.serving.gamma import Experience, FixedGamma, GammaControl, GammaLimits
+from draftproof.serving.experience import Experience
+from draftproof.serving.gamma import FixedGamma, GammaControl, GammaLimits
 from draftproof.serving.ports import VerifyPort, VerifySession
 from draftproof.serving.statistics import StatsBuilder
 from draftproof.v1 import fingerprint_pb2, generation_pb2, generation_pb2_grpc, target_pb2, verdict_pb2
@@ -44,6 +45,10 @@ def no_observer(block: target_pb2.Block, verdict: verdict_pb2.Verdict, gamma: in
 
 class Control(Protocol):
     """Who decides on gamma."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """While a session goes by its word."""
+        ...
 
     def choose(self, outlook: Outlook = Outlook.USUAL) -> int:
         """Proposals of the next block, which would be of this kind."""
@@ -201,11 +206,11 @@ class Generator:
             weights = (session.opened.weights_version, session.opened.weights_sha256)
             plan = self._plan(control, sequence)
             yield self._started(ids, key, plan.gamma, port, weights, params.rule)
-            async with aclosing(
-                self._rounds(session, sequence, control, pair.ahead, plan, port.max_unaided, started_ns)
-            ) as events:
-                async for event in events:
-                    yield event
+            rounds = self._rounds(session, sequence, control, pair.ahead, plan, port.max_unaided, started_ns)
+            with control.running():
+                async with aclosing(rounds) as events:
+                    async for event in events:
+                        yield event
         finally:
             self.drafting.release(sequence)
             await session.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from draftproof.serving.drafting import Outlook
-from draftproof.serving.gamma import Experience, FixedGamma, GammaControl, GammaLimits, Timing
+from draftproof.serving.experience import Experience, Timing
+from draftproof.serving.gamma import FixedGamma, GammaControl, GammaLimits
 
 LARGEST = 16
 UNAIDED = 64
@@ -122,6 +124,34 @@ def test_sessions_share_what_their_pair_has_shown() -> None:
         tokens += 50
         seconds += 50 / rate
     assert tokens / seconds > 0.95 * pair.rate(0)
+
+
+def test_many_sessions_probe_no_more_often_than_one() -> None:
+    """Of all rounds; they come in turn, as those of a shared pass do."""
+
+    def probes(sessions: int) -> float:
+        shared, luck = Experience(), random.Random(6)
+        pair = Pair(lambda i: 0.1, 0.3)
+        simulate(control(shared), pair, 500, luck)
+        with contextlib.ExitStack() as stack:
+            everybody = [control(shared) for _ in range(sessions)]
+            for who in everybody:
+                stack.enter_context(who.running())
+            unaided = [0] * sessions
+            chosen: list[int] = []
+            for i in range(4000):
+                who, at = everybody[i % sessions], i % sessions
+                unasked, gamma = unaided[at] > 0, 0
+                if unasked:
+                    unaided[at] -= 1
+                elif not (gamma := who.choose()):
+                    unaided[at] = who.rest(UNAIDED)
+                accepted = int(bool(gamma) and luck.random() < 0.1)
+                who.learn(gamma, accepted, 0.3 * gamma, 1.0 + 0.03 * gamma, None if unasked else 0.0)
+                chosen.append(gamma)
+        return sum(gamma > 0 for gamma in chosen) / len(chosen)
+
+    assert 0 < probes(16) <= 1.1 * probes(1)
 
 
 def test_a_session_has_its_own_acceptance() -> None:
