@@ -90,7 +90,7 @@ class LocalSession:
         self._round += 1
         while True:
             try:
-                if not self._unaided:
+                if self._frames.empty() and not self._unaided:
                     self._verifier.block(self._owner, self._id, self._epoch, self._round, block)
                 verdict = (await self._next()).verdict
             except PrefixLostError:
