@@ -129,7 +129,8 @@ def runnable(
     layers = int(model.config.get_text_config().num_hidden_layers)
     if config.packed and packed.supports(model):
         try:
-            engine = make(packed.pack(model, max_context))
+            # A distilled draft proposes token by token.
+            engine = make(packed.pack(model, max_context, widen=draft_folder.describes(model.config)))
             check(engine, expected, layers)
             return engine
         except (ModelLoadError, RuntimeError) as error:

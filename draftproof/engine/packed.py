@@ -151,12 +151,13 @@ def supports(model: PreTrainedModel) -> bool:
 
 
 @torch.inference_mode()
-def pack(model: Any, context: int) -> PackedModel:
+def pack(model: Any, context: int, *, widen: bool = False) -> PackedModel:
     """Takes the weights out of a model that is supported, layer by layer, so that they are never in memory twice.
 
     Args:
         model: a transformers model.
         context: positions to prepare.
+        widen: compute in float32 even where the CPU has arithmetic of 16 bits: faster in passes of few tokens.
     """
     core = model.model
     scaling = core.layers[0].self_attn.scaling
@@ -164,18 +165,18 @@ def pack(model: Any, context: int) -> PackedModel:
     kv_heads = model.config.num_key_value_heads
     # Mistral's attention reads it from the configuration; the others know their own.
     window = model.config.sliding_window if model.config.model_type == "mistral" else None
-    dtype = compute_dtype(core.embed_tokens.weight.dtype)
+    dtype = compute_dtype(core.embed_tokens.weight.dtype, widen=widen)
     cos, sin = core.rotary_emb(torch.empty(0, dtype=dtype), torch.arange(context)[None])
     sin = torch.cat([-sin[..., : sin.shape[-1] // 2], sin[..., sin.shape[-1] // 2 :]], dim=-1)
     layers = []
     for index in range(len(core.layers)):
-        layers.append(_layer(core.layers[index], heads, kv_heads, window, dtype))
+        layers.append(_layer(core.layers[index], heads, kv_heads, window, dtype, widen))
         core.layers[index] = torch.nn.Identity()
     return PackedModel(
         embeddings=core.embed_tokens.weight.detach(),
         layers=tuple(layers),
         norm=core.norm.weight.detach().to(dtype),
-        head=_head(model.lm_head),
+        head=_head(model.lm_head, widen),
         cos=cos[0, :, None].clone(),
         sin=sin[0, :, None].clone(),
         heads=heads,
@@ -185,7 +186,7 @@ def pack(model: Any, context: int) -> PackedModel:
     )
 
 
-def _layer(layer: Any, heads: int, kv_heads: int, window: int | None, dtype: torch.dtype) -> Layer:
+def _layer(layer: Any, heads: int, kv_heads: int, window: int | None, dtype: torch.dtype, widen: bool) -> Layer:
     attend, mlp = layer.self_attn, layer.mlp
     parts = (attend.q_proj, attend.k_proj, attend.v_proj)
     biases = [part.bias.detach() for part in parts if part.bias is not None]
@@ -195,20 +196,22 @@ def _layer(layer: Any, heads: int, kv_heads: int, window: int | None, dtype: tor
         qk_norm = torch.stack(norms).to(dtype)
     return Layer(
         norm=layer.input_layernorm.weight.detach().to(dtype),
-        qkv=project(torch.cat([part.weight.detach() for part in parts]), torch.cat(biases) if biases else None),
+        qkv=project(
+            torch.cat([part.weight.detach() for part in parts]), torch.cat(biases) if biases else None, widen=widen
+        ),
         qk_norm=qk_norm,
-        out=project(attend.o_proj.weight.detach(), _bias(attend.o_proj)),
+        out=project(attend.o_proj.weight.detach(), _bias(attend.o_proj), widen=widen),
         mlp_norm=layer.post_attention_layernorm.weight.detach().to(dtype),
-        gate=project(mlp.gate_proj.weight.detach(), _bias(mlp.gate_proj)),
-        up=project(mlp.up_proj.weight.detach(), _bias(mlp.up_proj)),
-        down=project(mlp.down_proj.weight.detach(), _bias(mlp.down_proj)),
+        gate=project(mlp.gate_proj.weight.detach(), _bias(mlp.gate_proj), widen=widen),
+        up=project(mlp.up_proj.weight.detach(), _bias(mlp.up_proj), widen=widen),
+        down=project(mlp.down_proj.weight.detach(), _bias(mlp.down_proj), widen=widen),
         window=getattr(attend, "sliding_window", window),
     )
 
 
-def _head(head: Any) -> Head:
+def _head(head: Any, widen: bool) -> Head:
     token_ids: Tensor | None = getattr(head, "token_ids", None)
-    known = project(head.weight.detach(), _bias(head))
+    known = project(head.weight.detach(), _bias(head), widen=widen)
     return known if token_ids is None else ReducedProjection(known, token_ids, head.out_features)
 
 

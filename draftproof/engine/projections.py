@@ -3,9 +3,9 @@
 On a CPU a small batch costs what reading the weights costs, so the layout decides the speed: oneDNN's blocked layout
 streams at the memory's bandwidth, the plain one is laid out anew at every call. Elementwise neighbours ride along.
 
-CPUs without instructions for 16-bit floats (AVX2) compute in float32 and read the very same weights as halves: FBGEMM
-widens them in registers, so a pass still reads two bytes a weight, and nothing but the weights is ever rounded to 16
-bits.
+Products in float32 read weights of 16 bits as halves: FBGEMM widens them in registers, so a pass reads two bytes a
+weight, and nothing is rounded but by float32. That is how float32 is computed where the checkpoint has no more than 16
+bits, how passes of few tokens are fastest, and all that CPUs without instructions for 16-bit floats (AVX2) can do well.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _FBGEMM: Final[Any] = torch.ops.quantized
 _ROWS_HINT: Final = 16
 # The largest weight is scaled to just below this power of two, float16's largest.
 _HALF_EXPONENT: Final = 15
+# Rows that tell most matrices of more than 16 bits at once.
+_SAMPLE: Final = 4
 
 
 class Head(Protocol):
@@ -98,7 +100,7 @@ class OneDnnProjection:
 
 
 class HalfProjection:
-    """16-bit weights read as float16 by float32 products.
+    """Weights of 16 bits read as float16 by float32 products.
 
     A power of two, divided out again, brings them into float16's range: exact for every bfloat16 above 2^-32 of the
     matrix's largest weight. `halves` says whether all of them are.
@@ -125,9 +127,14 @@ class HalfProjection:
         return self(x).mul_(gate)
 
 
-def compute_dtype(weights: torch.dtype) -> torch.dtype:
-    """What activations, keys and values are kept in for weights of a dtype: float32 where 16 bits would be emulated."""
-    return torch.float32 if _widened(weights) else weights
+def compute_dtype(weights: torch.dtype, *, widen: bool = False) -> torch.dtype:
+    """What activations, keys and values are kept in for weights of a dtype.
+
+    Args:
+        weights: their dtype.
+        widen: float32 whatever it is; as it is for 16 bits that would be emulated.
+    """
+    return torch.float32 if _widened(weights, widen) else weights
 
 
 class ReducedProjection:
@@ -142,29 +149,30 @@ class ReducedProjection:
         return logits.index_copy_(-1, self._token_ids, self._known(x))
 
 
-def project(weight: Tensor, bias: Tensor | None = None) -> Projection:
+def project(weight: Tensor, bias: Tensor | None = None, *, widen: bool = False) -> Projection:
     """The fastest projection that this machine computes for weight [out, in] and bias [out].
 
-    Inputs and results have the dtype that `compute_dtype` names.
+    Inputs and results have the dtype that `compute_dtype` names for the same `widen`.
     """
-    if _widened(weight.dtype):
-        found = halves(weight)
-        if found is None:
-            return project(weight.float(), None if bias is None else bias.float())
-        return HalfProjection(*found, bias)
+    if compute_dtype(weight.dtype, widen=widen) == torch.float32:
+        if _reads_halves() and (found := halves(weight)) is not None:
+            return HalfProjection(*found, bias)
+        weight, bias = weight.float(), None if bias is None else bias.float()
     if _blocked(weight.dtype):
         return OneDnnProjection(weight, bias)
     return PlainProjection(weight, bias)
 
 
 def halves(weight: Tensor) -> tuple[Tensor, float] | None:
-    """Weights of 16 bits as float16 times a power of two, or None if a bit of one would be lost."""
+    """Weights as float16 times a power of two, or None if a bit of one would be lost."""
     if weight.dtype == torch.float16:
         return weight, 1.0
+    if len(weight) > _SAMPLE and halves(weight[:_SAMPLE]) is None:
+        return None
     largest = float(weight.abs().max())
     exponent = math.frexp(largest)[1] - _HALF_EXPONENT if largest else 0
     scale = 2.0**exponent
-    scaled = weight.float().div_(scale)
+    scaled = weight.float().div(scale)
     half = scaled.half()
     return (half, scale) if torch.equal(half.float(), scaled) else None
 
@@ -174,10 +182,14 @@ def trained_dtype() -> torch.dtype:
     return torch.bfloat16 if _blocked(torch.bfloat16) else torch.float32
 
 
-def _widened(dtype: torch.dtype) -> bool:
-    if "fbgemm" not in torch.backends.quantized.supported_engines:
+def _reads_halves() -> bool:
+    return "fbgemm" in torch.backends.quantized.supported_engines
+
+
+def _widened(dtype: torch.dtype, widen: bool) -> bool:
+    if not _reads_halves():
         return False
-    return dtype == torch.float16 or (dtype == torch.bfloat16 and not _blocked(dtype))
+    return dtype == torch.float16 or (dtype == torch.bfloat16 and (widen or not _blocked(dtype)))
 
 
 def _blocked(dtype: torch.dtype) -> bool:

@@ -141,11 +141,15 @@ def test_sixteen_bits_are_as_close_to_float32_as_transformers_own(build_model, t
 
 
 @pytest.mark.parametrize("kind", ["llama", "biases", "qwen3"])
-def test_without_16_bit_arithmetic_the_same_weights_run_in_float32(build_model, tmp_path, monkeypatch, kind):
+@pytest.mark.parametrize("way", ["a cpu without 16-bit arithmetic", "float32", "a draft"])
+def test_weights_of_16_bits_run_in_float32_as_they_are(build_model, tmp_path, monkeypatch, kind, way):
     """bfloat16 weights, some of them tiny, give what transformers gives for exactly these weights in float32."""
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         pytest.skip("this PyTorch has no FBGEMM")
-    monkeypatch.setattr("draftproof.engine.projections._blocked", lambda dtype: dtype == torch.float32)
+    if way == "a cpu without 16-bit arithmetic":
+        monkeypatch.setattr("draftproof.engine.projections._blocked", lambda dtype: dtype == torch.float32)
+    if way == "a draft":
+        monkeypatch.setattr("draftproof.engine.draft_folder.describes", lambda settings: True)
     folder = build_model(randomised({**SMALL, **SUPPORTED[kind]}), tmp_path)
     spoil_norms(folder)
     path = folder / "model.safetensors"
@@ -153,10 +157,16 @@ def test_without_16_bit_arithmetic_the_same_weights_run_in_float32(build_model, 
     for tensor in tensors.values():
         tensor.view(-1)[::7] *= 1e-5
     save_file(tensors, path, metadata={"format": "pt"})
-    ours, theirs = load(folder, dtype="bfloat16"), load(folder, packed=False)
-    assert isinstance(ours.run.layers[0].qkv, projections.HalfProjection)
+    ours = load(folder, dtype="float32" if way == "float32" else "bfloat16")
+    theirs = load(folder, packed=False)
+    layer = ours.run.layers[0]
+    for projection in (layer.qkv, layer.out, layer.gate, layer.up, layer.down, ours.run.head):
+        assert isinstance(projection, projections.HalfProjection)
     for rows in schedule(4):
         torch.testing.assert_close(ours.forward(rows), theirs.forward(rows), atol=1e-4, rtol=0)
+    for layer, kv in ours._store.layers.items():
+        torch.testing.assert_close(kv.keys, theirs._store.layers[layer].keys, atol=1e-4, rtol=0)
+        torch.testing.assert_close(kv.values, theirs._store.layers[layer].values, atol=1e-4, rtol=0)
 
 
 def test_halves_keep_every_bit_or_say_so():
@@ -168,6 +178,16 @@ def test_halves_keep_every_bit_or_say_so():
     assert projections.halves(weight) is None
     assert isinstance(projections.project(weight), projections.PlainProjection | projections.OneDnnProjection)
     assert projections.halves(torch.zeros(2, 2).bfloat16())[1] == 1.0
+
+
+@pytest.mark.parametrize("row", [0, 63])
+def test_float32_weights_with_more_bits_stay_float32(row):
+    weight = torch.randn(64, 64, generator=torch.Generator().manual_seed(5)).bfloat16().float()
+    assert projections.halves(weight) is not None
+    weight[row, 5] = 1 + 2**-11
+    assert projections.halves(weight) is None
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(6))
+    torch.testing.assert_close(projections.project(weight)(x), x @ weight.T, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", list(OTHERS))
