@@ -16,13 +16,15 @@ from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.e2e.forked import Forked
+
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
 TAIL_LINES = 30
 TAIL_WIDTH = 600
-COMMON = ("--dtype", "float32", "--threads", "1", "--metrics-port", "0", "--grace", "10")
+COMMON = ("--log-format", "json", "--dtype", "float32", "--threads", "1", "--metrics-port", "0", "--grace", "10")
 
 
 class StartError(Exception):
@@ -34,15 +36,13 @@ class Running:
 
     Attributes:
         log: everything it wrote to either stream.
+        process: a `subprocess.Popen`, or a `Forked`, which has what is needed of it.
     """
 
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
+    def __init__(self, name: str, process: subprocess.Popen[bytes] | Forked, log: Path) -> None:
         self.name = name
+        self.process = process
         self.log = log
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=environment()
-            )
 
     @property
     def pid(self) -> int:
@@ -112,8 +112,8 @@ class Running:
         try:
             return self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self.kill()
-            return self.process.returncode
+            self.process.kill()
+            return self.process.wait()
 
     def tail(self) -> str:
         """The last lines of its log."""
@@ -122,10 +122,15 @@ class Running:
 
 
 class Launcher:
-    """Starts services and stops them all at the end, newest first; their logs stay in `folder`."""
+    """Starts services and stops them all at the end, newest first; their logs stay in `folder`.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        fresh: whether services come up from nothing, as users start them; if not, from a process with their imports.
+    """
+
+    def __init__(self, folder: Path, fresh: bool = False) -> None:
         self.folder = folder
+        self.fresh = fresh
         self.running: list[Running] = []
 
     def target(self, model: Path | str, *arguments: str, rule: str | None = None, port: int = 0) -> Running:
@@ -137,9 +142,8 @@ class Launcher:
             rule: a variant of `tests.e2e.variants` in place of the real rule.
             port: where to listen.
         """
-        command = _command("target_service", rule)
-        command += [*COMMON, "--model", str(model)]
-        target = self.start("target", [*command, "--port", str(port), *arguments])
+        options = [*COMMON, "--model", str(model), "--port", str(port), *arguments]
+        target = self._serve("target_service", rule, options)
         target.event("serving")
         return target
 
@@ -147,15 +151,33 @@ class Launcher:
         self, target: Running, model: Path | str, *arguments: str, rule: str | None = None, port: int = 0
     ) -> Running:
         """Starts a draft and waits until it has agreed with its target. Arguments as for `target`."""
-        command = _command("draft_service", rule)
-        command += [*COMMON, "--model", str(model)]
-        draft = self.start("draft", [*command, "--port", str(port), "--target", target.address, *arguments])
+        options = [*COMMON, "--model", str(model), "--port", str(port), "--target", target.address, *arguments]
+        draft = self._serve("draft_service", rule, options)
         draft.event("target connected")
         return draft
 
     def start(self, name: str, command: list[str]) -> Running:
         """Starts any command."""
-        running = Running(name, command, self.folder / f"{len(self.running):02}-{name}.log")
+        log = self._log(name)
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=environment()
+            )
+        return self._started(name, process, log)
+
+    def _serve(self, module: str, rule: str | None, options: list[str]) -> Running:
+        name = module.removesuffix("_service")
+        module, options = (module, options) if rule is None else ("tests.e2e.variants", [rule, module, *options])
+        if self.fresh:
+            return self.start(name, [sys.executable, "-m", module, *options])
+        log = self._log(name)
+        return self._started(name, Forked(module, options, log, environment()), log)
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{len(self.running):02}-{name}.log"
+
+    def _started(self, name: str, process: subprocess.Popen[bytes] | Forked, log: Path) -> Running:
+        running = Running(name, process, log)
         self.running.append(running)
         return running
 
@@ -187,12 +209,6 @@ def eventually(condition: Any, seconds: float) -> bool:
             return False
         time.sleep(POLL_SECONDS)
     return True
-
-
-def _command(module: str, rule: str | None) -> list[str]:
-    if rule is None:
-        return service(module)
-    return [sys.executable, "-m", "tests.e2e.variants", rule, module, "--log-format", "json"]
 
 
 def _parse(line: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ from tests.e2e.conftest import Models
 from tests.e2e.processes import Launcher, service
 
 SECONDS = 90.0
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    """Processes that come up from nothing, as users start them."""
+    with Launcher(tmp_path, fresh=True) as started:
+        yield started
 
 
 def refusal(launcher: Launcher, module: str, *arguments: str) -> str:
