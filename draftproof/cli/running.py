@@ -36,7 +36,9 @@ Backend = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        envvar="DRAFTPROOF_ORCHESTRATOR_DTYPE", help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODELS
+        envvar="DRAFTPROOF_ORCHESTRATOR_DTYPE",
+        help="auto, float32, bfloat16, float16, or int8 weights.",
+        rich_help_panel=_MODELS,
     ),
 ]
 Device = Annotated[

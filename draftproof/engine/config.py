@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from draftproof.errors import ConfigError, ModelLoadError
 
@@ -16,10 +16,10 @@ EMBEDDED_DRAFT: Final = "smollm2-135m-instruct-draft"
 DEFAULT_CONTEXT: Final = 4096
 """Most tokens per slot where max_context is not set and the model allows more."""
 
-DType = Literal["auto", "float32", "bfloat16", "float16"]
+DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 Backend = Literal["transformers", "llamacpp"]
-_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
-_BACKENDS: Final = ("transformers", "llamacpp")
+_DTYPES: Final = get_args(DType)
+_BACKENDS: Final = get_args(Backend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,11 @@ class ModelConfig:
             _at_least_one("threads", self.threads)
         if self.backend not in _BACKENDS:
             raise ConfigError("backend", f"must be one of {', '.join(_BACKENDS)}, got {self.backend!r}")
+        if self.dtype == "int8" and not self.packed:
+            raise ConfigError("dtype", "only the packed forward computes int8")
         if self.backend == "llamacpp":
+            if self.dtype == "int8":
+                raise ConfigError("dtype", "the llamacpp backend computes weights as their file has them, not as int8")
             for field in ("device_map", "revision", "batch_invariant"):
                 if getattr(self, field):
                     raise ConfigError(field, "the llamacpp backend has no such thing; use --backend transformers")

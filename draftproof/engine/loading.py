@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
 
-from draftproof.engine import attention, draft_folder, embedded, packed
+from draftproof.engine import attention, draft_folder, embedded, int8, packed
 from draftproof.engine.config import EMBEDDED, EMBEDDED_DRAFT, ModelConfig, context_within
 from draftproof.engine.engine import TransformersEngine
 from draftproof.engine.forwards import Forward, TransformersForward
@@ -82,13 +82,15 @@ def load_transformers(config: ModelConfig, *, tokenizer: Tokenizer | None = None
     head = model.get_output_embeddings()
     vocab_size = min(getattr(head, "out_features", head.weight.shape[0]), tokenizer.vocab_size)
     max_context = context_within(config, _context_limit(model.config.get_text_config()))
-    sha256 = weights_sha256(model)
+    name, sha256 = source.name, weights_sha256(model)
+    if quantises(config, model):
+        name, sha256 = f"{name} (int8)", int8.identity(sha256)
     settings = copy.deepcopy(model.config)
 
     def make(run: Forward) -> TransformersEngine:
         return TransformersEngine(
             run,
-            name=source.name,
+            name=name,
             vocab_size=vocab_size,
             slots=config.slots,
             max_context=max_context,
@@ -124,21 +126,36 @@ def runnable(
         expected: the model's `plain_logits`.
 
     Raises:
-        ModelLoadError: none does.
+        ModelLoadError: none does; or quantised weights are wanted, and the packed forward doesn't.
     """
     layers = int(model.config.get_text_config().num_hidden_layers)
+    quantise = quantises(config, model)
+    if quantise and not packed.supports(model):
+        kinds = ", ".join(sorted(packed.MODEL_TYPES))
+        raise ModelLoadError(f"int8 weights are for dense {kinds} models on CPUs, not for {config.model}")
+    if quantise:
+        # what the model computes, as near as 16 bits are compared
+        expected = expected.to(int8.COMPUTE_DTYPE)
     if config.packed and packed.supports(model):
         try:
             # A distilled draft proposes token by token.
-            engine = make(packed.pack(model, max_context, widen=draft_folder.describes(model.config)))
+            run = packed.pack(model, max_context, widen=draft_folder.describes(model.config), int8=quantise)
+            engine = make(run)
             check(engine, expected, layers)
             return engine
         except (ModelLoadError, RuntimeError) as error:
+            if quantise:
+                raise
             log.warning("the packed forward doesn't fit; transformers' own runs instead", reason=str(error))
             model = again()
     engine = make(TransformersForward(model))
     check(engine, expected, layers)
     return engine
+
+
+def quantises(config: ModelConfig, model: PreTrainedModel) -> bool:
+    """Whether the configuration wants int8 weights made out of the model's."""
+    return config.dtype == "int8" and not draft_folder.describes(model.config)
 
 
 def load_model(config: ModelConfig) -> PreTrainedModel:
@@ -213,7 +230,8 @@ def _load_draft(source: Source, config: ModelConfig, dtype: torch.dtype | None) 
 
 
 def _load_model(source: Source, config: ModelConfig) -> PreTrainedModel:
-    return read_model(source, config, None if config.dtype == "auto" else getattr(torch, config.dtype))[0]
+    as_stored = config.dtype in ("auto", "int8")
+    return read_model(source, config, None if as_stored else getattr(torch, config.dtype))[0]
 
 
 def read_model(

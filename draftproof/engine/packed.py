@@ -10,8 +10,9 @@ Shape letters: N packed tokens, H query heads, K key heads, D head width, E hidd
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -20,8 +21,11 @@ from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
 from draftproof.engine import attention
+from draftproof.engine.int8 import COMPUTE_DTYPE, Int8Projection
 from draftproof.engine.layout import BatchLayout
 from draftproof.engine.projections import Head, Projection, ReducedProjection, compute_dtype, project
+
+_Make = Callable[[Tensor, Tensor | None], Projection]
 
 MODEL_TYPES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
@@ -56,7 +60,8 @@ class PackedModel:
     """A model's weights, ready to run.
 
     Attributes:
-        embeddings: [ids, E].
+        embeddings: [ids, E]; int8 where they are a quantised head's.
+        embedding_scales: [ids], of int8 embeddings.
         layers: in order.
         norm: [E].
         head: E -> vocabulary.
@@ -76,6 +81,7 @@ class PackedModel:
     kv_heads: int
     eps: Tensor
     scaling: float
+    embedding_scales: Tensor | None = None
     name: str = "packed"
 
     @property
@@ -88,7 +94,10 @@ class PackedModel:
     ) -> Tensor:
         """Runs packed tokens; see `Forward`."""
         eps = self.eps
-        x = embedding(torch.tensor(token_ids), self.embeddings).to(self.norm.dtype)
+        ids = torch.tensor(token_ids)
+        x = embedding(ids, self.embeddings).to(self.norm.dtype)
+        if self.embedding_scales is not None:
+            x.mul_(self.embedding_scales[ids, None])
         where = torch.tensor(positions)
         cos, sin = self.cos[where], self.sin[where]
         for index, layer in enumerate(self.layers):
@@ -151,13 +160,14 @@ def supports(model: PreTrainedModel) -> bool:
 
 
 @torch.inference_mode()
-def pack(model: Any, context: int, *, widen: bool = False) -> PackedModel:
+def pack(model: Any, context: int, *, widen: bool = False, int8: bool = False) -> PackedModel:
     """Takes the weights out of a model that is supported, layer by layer, so that they are never in memory twice.
 
     Args:
         model: a transformers model.
         context: positions to prepare.
         widen: compute in float32 even where the CPU has arithmetic of 16 bits: faster in passes of few tokens.
+        int8: quantise all matrices; with a head that is the embedding, both are one.
     """
     core = model.model
     scaling = core.layers[0].self_attn.scaling
@@ -165,18 +175,23 @@ def pack(model: Any, context: int, *, widen: bool = False) -> PackedModel:
     kv_heads = model.config.num_key_value_heads
     # Mistral's attention reads it from the configuration; the others know their own.
     window = model.config.sliding_window if model.config.model_type == "mistral" else None
-    dtype = compute_dtype(core.embed_tokens.weight.dtype, widen=widen)
+    stored = core.embed_tokens.weight
+    dtype = COMPUTE_DTYPE if int8 else compute_dtype(stored.dtype, widen=widen)
+    make: _Make = Int8Projection if int8 else partial(project, widen=widen)
+    head = _head(model.lm_head, make)
+    shared = head if isinstance(head, Int8Projection) and model.lm_head.weight is stored else None
     cos, sin = core.rotary_emb(torch.empty(0, dtype=dtype), torch.arange(context)[None])
     sin = torch.cat([-sin[..., : sin.shape[-1] // 2], sin[..., sin.shape[-1] // 2 :]], dim=-1)
     layers = []
     for index in range(len(core.layers)):
-        layers.append(_layer(core.layers[index], heads, kv_heads, window, dtype, widen))
+        layers.append(_layer(core.layers[index], heads, kv_heads, window, dtype, make))
         core.layers[index] = torch.nn.Identity()
     return PackedModel(
-        embeddings=core.embed_tokens.weight.detach(),
+        embeddings=shared.integers if shared else stored.detach(),
+        embedding_scales=shared.scales if shared else None,
         layers=tuple(layers),
         norm=core.norm.weight.detach().to(dtype),
-        head=_head(model.lm_head, widen),
+        head=head,
         cos=cos[0, :, None].clone(),
         sin=sin[0, :, None].clone(),
         heads=heads,
@@ -186,7 +201,7 @@ def pack(model: Any, context: int, *, widen: bool = False) -> PackedModel:
     )
 
 
-def _layer(layer: Any, heads: int, kv_heads: int, window: int | None, dtype: torch.dtype, widen: bool) -> Layer:
+def _layer(layer: Any, heads: int, kv_heads: int, window: int | None, dtype: torch.dtype, make: _Make) -> Layer:
     attend, mlp = layer.self_attn, layer.mlp
     parts = (attend.q_proj, attend.k_proj, attend.v_proj)
     biases = [part.bias.detach() for part in parts if part.bias is not None]
@@ -196,22 +211,20 @@ def _layer(layer: Any, heads: int, kv_heads: int, window: int | None, dtype: tor
         qk_norm = torch.stack(norms).to(dtype)
     return Layer(
         norm=layer.input_layernorm.weight.detach().to(dtype),
-        qkv=project(
-            torch.cat([part.weight.detach() for part in parts]), torch.cat(biases) if biases else None, widen=widen
-        ),
+        qkv=make(torch.cat([part.weight.detach() for part in parts]), torch.cat(biases) if biases else None),
         qk_norm=qk_norm,
-        out=project(attend.o_proj.weight.detach(), _bias(attend.o_proj), widen=widen),
+        out=make(attend.o_proj.weight.detach(), _bias(attend.o_proj)),
         mlp_norm=layer.post_attention_layernorm.weight.detach().to(dtype),
-        gate=project(mlp.gate_proj.weight.detach(), _bias(mlp.gate_proj), widen=widen),
-        up=project(mlp.up_proj.weight.detach(), _bias(mlp.up_proj), widen=widen),
-        down=project(mlp.down_proj.weight.detach(), _bias(mlp.down_proj), widen=widen),
+        gate=make(mlp.gate_proj.weight.detach(), _bias(mlp.gate_proj)),
+        up=make(mlp.up_proj.weight.detach(), _bias(mlp.up_proj)),
+        down=make(mlp.down_proj.weight.detach(), _bias(mlp.down_proj)),
         window=getattr(attend, "sliding_window", window),
     )
 
 
-def _head(head: Any, widen: bool) -> Head:
+def _head(head: Any, make: _Make) -> Head:
     token_ids: Tensor | None = getattr(head, "token_ids", None)
-    known = project(head.weight.detach(), _bias(head), widen=widen)
+    known = make(head.weight.detach(), _bias(head))
     return known if token_ids is None else ReducedProjection(known, token_ids, head.out_features)
 
 

@@ -15,12 +15,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
-from draftproof.engine import draft_folder
+from draftproof.engine import draft_folder, int8
 from draftproof.engine.config import ModelConfig
 from draftproof.engine.engine import TransformersEngine
 from draftproof.engine.identity import weights_sha256
 from draftproof.engine.interface import Tokenizer, Update
-from draftproof.engine.loading import Source, read_model, runnable
+from draftproof.engine.loading import Source, quantises, read_model, runnable
 from draftproof.engine.quiet import quiet
 from draftproof.engine.selfcheck import plain_logits
 from draftproof.engine.tokenizer import HfTokenizer
@@ -116,6 +116,8 @@ class WeightsLoader:
         try:
             model = read()
             sha256 = weights_sha256(model)
+            if quantises(self._config, model):
+                sha256 = int8.identity(sha256)
             expected = plain_logits(model, engine.vocab_size, min(_PROOF_CONTEXT, engine.max_context))
             run = runnable(
                 model,

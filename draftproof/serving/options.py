@@ -12,7 +12,7 @@ from draftproof.errors import ConfigError
 from draftproof.rpc.options import RpcLimits
 from draftproof.rpc.security import TlsFiles
 
-DType = Literal["auto", "float32", "bfloat16", "float16"]
+DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 Backend = Literal["transformers", "llamacpp"]
 
 
@@ -129,7 +129,7 @@ Model = Annotated[str, typer.Option(help="Hugging Face id, folder, .gguf file, o
 BackendOption = Annotated[
     str, typer.Option("--backend", help="What computes: transformers, or llamacpp for .gguf files as they are stored.")
 ]
-DTypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
+DTypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16, float16, or int8 weights.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:n.")]
 MaxContext = Annotated[
     int | None, typer.Option(help="Most tokens of a sequence; unset: the model's own, at most 4096.")

@@ -162,7 +162,7 @@ def test_encoder_decoder_is_refused(tmp_path):
     ("field", "value"),
     [
         ("model", ""),
-        ("dtype", "int8"),
+        ("dtype", "int4"),
         ("device", "tpu"),
         ("device", "cpu:1"),
         ("device", "cuda:x"),
