@@ -5,18 +5,16 @@ from draftproof.client.aio_stream import AsyncStream
 from draftproof.client.defaults import DEFAULT_ADDRESS, DEFAULT_TIMEOUT
 from draftproof.client.retry import NO_RETRIES, RetryPolicy
 from draftproof.client.rollouts import Rollout, RolloutSample
+from draftproof.client.servers import Fingerprint, NextToken, ServerInfo
 from draftproof.client.stream import Stream
 from draftproof.client.sync import Client
 from draftproof.client.types import (
     Chunk,
     Completion,
-    Fingerprint,
     FinishReason,
     Logprobs,
     Masses,
-    NextToken,
     PositionTrace,
-    ServerInfo,
     Start,
     Stats,
     TimeSplit,

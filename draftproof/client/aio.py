@@ -15,7 +15,8 @@ from draftproof.client.defaults import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, INFO_TI
 from draftproof.client.request import SamplingFields, Trace, at_prefix, build, check_timeout
 from draftproof.client.retry import Attempts, Deadline, Edges, Plan, RetryPolicy
 from draftproof.client.rollouts import DEFAULT_CONCURRENCY, Prompt, Rollout, batch
-from draftproof.client.types import Completion, NextToken, ServerInfo
+from draftproof.client.servers import NextToken, ServerInfo
+from draftproof.client.types import Completion
 from draftproof.client.weights import Running, UpdatedServer, Weights, updated, uploads
 from draftproof.rpc.options import RpcLimits
 from draftproof.rpc.security import TlsFiles

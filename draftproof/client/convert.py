@@ -5,16 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
+from draftproof.client.servers import Fingerprint, NextToken, ServerInfo
 from draftproof.client.types import (
     Chunk,
     Completion,
-    Fingerprint,
     FinishReason,
     Logprobs,
     Masses,
-    NextToken,
     PositionTrace,
-    ServerInfo,
     Start,
     TimeSplit,
     Token,
