@@ -21,6 +21,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "plan": QUICK,
     "batching": ("--streams", "1", "4", "--rounds", "1"),
     "engine_forward": ("--rounds", "2", "--dtype", "bfloat16"),
+    "engine_parts": ("--rounds", "2", "--tokens", "1", "5"),
     "round_overhead": ("--rounds", "1", "--tokens", "16"),
     "front_door": ("--rounds", "2"),
     "failover": ("--rounds", "1", "--streams", "6", "--tokens", "100"),

@@ -142,11 +142,11 @@ class ReducedProjection:
 
     def __init__(self, known: Head, token_ids: Tensor, width: int) -> None:
         self.width = width
-        self._known, self._token_ids = known, token_ids
+        self.known, self._token_ids = known, token_ids
 
     def __call__(self, x: Tensor) -> Tensor:
         logits = x.new_full((len(x), self.width), float("-inf"))
-        return logits.index_copy_(-1, self._token_ids, self._known(x))
+        return logits.index_copy_(-1, self._token_ids, self.known(x))
 
 
 def project(weight: Tensor, bias: Tensor | None = None, *, widen: bool = False) -> Projection:
