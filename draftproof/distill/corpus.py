@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 
@@ -49,11 +50,19 @@ class Corpus:
 
     def indices(self) -> set[int]:
         """Numbers of the texts on disk."""
-        return {int(index) for path in self.shards() for index in load_file(path)["index"]}
+        found: set[int] = set()
+        for path in self.shards():
+            with safe_open(path, "numpy") as shard:
+                found.update(shard.get_tensor("index").tolist())
+        return found
 
     def tokens(self) -> int:
         """Positions with a distribution, over all shards."""
-        return sum(len(load_file(path)["log_total"]) for path in self.shards())
+        total = 0
+        for path in self.shards():
+            with safe_open(path, "numpy") as shard:
+                total += shard.get_slice("log_total").get_shape()[0]
+        return total
 
     def append(self, texts: Sequence[Text]) -> Path:
         """Writes one more shard."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from draftproof.engine.interface import Row
-from draftproof.engine.rows import check_rows
+from draftproof.engine.rows import check_copy, check_rows
 from draftproof.errors import UnsupportedError
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -149,8 +149,7 @@ class TableEngine:
 
     def copy(self, source: int, slot: int, length: int) -> None:
         """Makes a slot hold the first `length` tokens of another; see `Engine.copy`."""
-        if source == slot or not 0 <= length <= len(self._cache[source]):
-            raise ValueError(f"slot {source} holds {len(self._cache[source])} tokens, can't copy {length} to {slot}")
+        check_copy(source, slot, length, slots=self.slots, held=lambda slot: len(self._cache[slot]))
         self._cache[slot] = self._cache[source][:length]
 
     def cached(self, slot: int) -> tuple[int, ...]:

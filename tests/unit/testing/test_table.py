@@ -51,8 +51,14 @@ def test_a_copied_beginning_equals_a_cold_start(length: int) -> None:
     text = [*[1, 2, 3, 4][:length], 7, 8]
     assert torch.equal(used.forward([Row(1, length, [7, 8], 2)]), cold.forward([Row(0, 0, text, 2)]))
     assert used.cached(1) == tuple(text)
-    for source, slot, count in ((0, 0, 0), (1, 0, 99), (1, 0, -1)):
-        with pytest.raises(ValueError, match="can't copy"):
+    wrong = (
+        (0, 0, 0, "to itself"),
+        (1, 0, 99, "can't copy 99"),
+        (1, 0, -1, "can't copy -1"),
+        (1, 8, 0, "slot 8 is not"),
+    )
+    for source, slot, count, said in wrong:
+        with pytest.raises(ValueError, match=said):
             used.copy(source, slot, count)
 
 
