@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -29,6 +30,7 @@ from transformers import AutoModelForCausalLM
 
 from draftproof import Client, RetryPolicy, Rollout
 from draftproof.engine import embedded
+from draftproof.serving.lifecycle import PARENT
 
 PROMPTS = ["The sea is", "My neighbour told me that", "In the morning we", "A good book is one"]
 SAMPLES = 8
@@ -146,7 +148,8 @@ def server(module: str, *options: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", module, "--port", str(port), "--log-level", "warning", *options]
-    process = subprocess.Popen(command)
+    # a killed example can't stop its servers: they watch it, and drain when it is gone
+    process = subprocess.Popen(command, env={**os.environ, PARENT: str(os.getpid())})
     try:
         yield f"127.0.0.1:{port}"
     finally:

@@ -106,6 +106,31 @@ async def test_the_draft_dies(launcher: Launcher, models: Models) -> None:
     assert len((await answer(target)).tokens) == 6
 
 
+async def test_a_coupled_text_is_the_seeds_own_whatever_dies_and_however_far_is_drafted(
+    launcher: Launcher, models: Models
+) -> None:
+    """In float32: by the target alone, at other gammas, and over a kill -9 of the draft in the middle of a round."""
+    target, draft = start_pair(launcher, models)
+    asked = {"token_ids": PROMPT, "ignore_eos": True, "max_tokens": 24, "seed": 5, "rule": "coupled", "timeout": 120.0}
+    async with AsyncClient(target.address) as alone, AsyncClient(draft.address) as client:
+        expected = await alone.generate(**asked)
+        for gamma in (0, 2, 8):
+            found = await client.generate(**asked, gamma=gamma)
+            assert found.token_ids == expected.token_ids
+            assert (found.stats.accepted > 0) == (gamma > 0)
+        async with client.stream(**asked, gamma=2) as stream:
+            await under_way(stream)
+            draft.kill()
+            starting = asyncio.to_thread(
+                launcher.draft, target, models.draft(32, "good"), "--drafter", "model", port=draft.port
+            )
+            successor = asyncio.create_task(starting)
+            async for _ in stream:
+                pass
+            await successor
+        assert stream.completion.token_ids == expected.token_ids
+
+
 async def test_the_target_dies(launcher: Launcher, models: Models) -> None:
     target, draft = start_pair(launcher, models)
     expected = await answer(draft)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from draftproof.audit.account import Account, Alarm, Evidence, threshold
+from draftproof.audit.transform import Interval
 from draftproof.sampling.draft_q import DraftQ, Lattice, draw, quantise, support
 from draftproof.sampling.params import Rule, SamplingParams
 from draftproof.sampling.rng import Draw, Purpose, random_words, uniforms, unit
 from draftproof.verification.evidence import proposed
-from draftproof.verification.intake import Sent, admit
-from draftproof.verification.round import RoundInput, verify_rounds
+from draftproof.verification.intake import Intake, Sent, admit
+from draftproof.verification.round import RoundInput, RoundResult, verify_rounds
 
 GAMMA, BITS, ENTRIES = 4, 16, 512
 THRESHOLD = threshold(1e-6, 18)
@@ -122,7 +123,7 @@ class Rounds:
         u = torch.from_numpy(uniforms([Draw(key, 1, offset, Purpose.ACCEPT) for key, offset in places]))
         words = random_words([Draw(key, 1, offset, Purpose.DRAFT) for key, offset in places])
         qs = quantise(self._draft.sent(model, u), ENTRIES, BITS)
-        rounds, shown, rows = [], [], []
+        rounds, seen, rows = [], [], []
         for b, key in enumerate(keys):
             sent = []
             for i in range(b * GAMMA, (b + 1) * GAMMA):
@@ -132,7 +133,7 @@ class Rounds:
             intake = admit(sent, key, 1, self._vocab, self._check)
             first = b * (GAMMA + 1)
             rows += range(first, first + len(intake.tokens) + 1)
-            shown.append([_proposed(s) for s in sent[: len(intake.tokens) + (not intake.lossless)]])
+            seen.append(shown(sent, intake))
             rounds.append(
                 RoundInput(
                     params=self._params,
@@ -145,21 +146,31 @@ class Rounds:
                     audited=True,
                 )
             )
+        results = verify_rounds(logits[rows], rounds)
         alarms = []
-        for asked, sent_as, result in zip(rounds, shown, verify_rounds(logits[rows], rounds), strict=True):
-            assert result.seen is not None
-            alarms += self.account.observe(
-                Evidence(
-                    proposals=sent_as,
-                    surplus=result.accepted - sum(result.overlaps) if asked.tokens else None,
-                    output=result.seen.output,
-                    excess=result.seen.excess,
-                    tokens=result.accepted + 1,
-                )
-            )
+        for asked, sent_as, result in zip(rounds, seen, results, strict=True):
+            alarms += self.observe(asked, sent_as, result, result.accepted + 1)
         return alarms
 
+    def observe(self, asked: RoundInput, shown: list[Interval], result: RoundResult, emitted: int) -> list[Alarm]:
+        """Takes in a judged round of which so many tokens were emitted, as a target does."""
+        assert result.seen is not None
+        return self.account.observe(
+            Evidence(
+                proposals=shown,
+                surplus=result.accepted - sum(result.overlaps) if asked.tokens else None,
+                output=result.seen.output[:emitted],
+                excess=result.seen.excess[:emitted],
+                tokens=emitted,
+            )
+        )
 
-def _proposed(sent: Sent):  # type: ignore[no-untyped-def]
+
+def shown(sent: list[Sent], intake: Intake) -> list[Interval]:
+    """What the audit sees of proposals as they were sent: those examined, and one that its q does not have."""
+    return [_proposed(one) for one in sent[: len(intake.tokens) + (not intake.lossless)]]
+
+
+def _proposed(sent: Sent) -> Interval:
     q: DraftQ = sent.q  # type: ignore[assignment]
     return proposed(q, sent.token_id)
