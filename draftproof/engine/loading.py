@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
 
 from draftproof.engine import attention, draft_folder, embedded, int8, packed
 from draftproof.engine.config import EMBEDDED, EMBEDDED_DRAFT, ModelConfig, context_within
@@ -23,6 +23,7 @@ from draftproof.engine.identity import weights_sha256
 from draftproof.engine.interface import Tokenizer
 from draftproof.engine.quiet import quiet
 from draftproof.engine.selfcheck import check, plain_logits
+from draftproof.engine.servable import context_limit, refuse_unsupported
 from draftproof.engine.tokenizer import HfTokenizer, eos_ids
 from draftproof.errors import ModelLoadError
 
@@ -75,13 +76,13 @@ def load_transformers(config: ModelConfig, *, tokenizer: Tokenizer | None = None
     source = find(config)
     with quiet(), _clear_errors(config.model):
         settings = AutoConfig.from_pretrained(source.location, **source.keywords)
-        _refuse_unsupported(config.model, settings)
+        refuse_unsupported(config.model, settings)
         if tokenizer is None:
             tokenizer = load_tokenizer(config)
         model = _load_model(source, config)
     head = model.get_output_embeddings()
     vocab_size = min(getattr(head, "out_features", head.weight.shape[0]), tokenizer.vocab_size)
-    max_context = context_within(config, _context_limit(model.config.get_text_config()))
+    max_context = context_within(config, context_limit(model.config.get_text_config()))
     name, sha256 = source.name, weights_sha256(model)
     if quantises(config, model):
         name, sha256 = f"{name} (int8)", int8.identity(sha256)
@@ -167,7 +168,7 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
     source = find(config)
     with quiet(), _clear_errors(config.model):
         model = _load_model(source, config)
-    context_within(config, _context_limit(model.config.get_text_config()))
+    context_within(config, context_limit(model.config.get_text_config()))
     return model
 
 
@@ -287,29 +288,6 @@ def _device(name: str) -> str:
     if name.startswith("cuda") and not cuda:
         raise ModelLoadError(f"device {name} was asked for, but PyTorch sees no CUDA device; use --device cpu")
     return ("cuda" if cuda else "cpu") if name == "auto" else name
-
-
-def _refuse_unsupported(model: str, settings: PreTrainedConfig) -> None:
-    text = settings.get_text_config()
-    if settings.is_encoder_decoder:
-        raise ModelLoadError(f"{model} is an encoder-decoder model; only decoder-only language models can be served")
-    kinds = set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention", "attention"}
-    if kinds:
-        raise ModelLoadError(
-            f"{model} ({settings.model_type}) has {', '.join(sorted(kinds))} layers, whose state can't be rolled back;"
-            " only attention over a KV cache can be served"
-        )
-
-
-def _context_limit(settings: PreTrainedConfig) -> int | None:
-    """Most tokens the model takes, where it says."""
-    limit = getattr(settings, "max_position_embeddings", None)
-    rope = getattr(settings, "rope_parameters", None) or {}
-    for parameters in (rope, *(nested for nested in rope.values() if isinstance(nested, dict))):
-        # These change their frequencies with the longest sequence of a batch: no cache of keys survives that.
-        if parameters.get("rope_type") in ("dynamic", "longrope"):
-            limit = parameters.get("original_max_position_embeddings") or limit
-    return limit
 
 
 @contextmanager
