@@ -116,8 +116,8 @@ class PairRounds(Rounds):
     def _commit(self, slot: int, tokens: list[int], proposed: list[int], ended: bool) -> None:
         text = self._texts[slot]
         agreed = int(np.cumprod([a == b for a, b in zip(tokens, proposed, strict=False)]).sum())
-        # the draft never read its last proposal
-        text.in_draft = min(text.in_draft, len(text.ids) + agreed)
+        # the last token is fed again, also where it is the very one whose q was refused
+        text.in_draft = min(text.in_draft, len(text.ids) + agreed, len(text.ids) + len(tokens) - 1)
         text.ids += tokens
         text.in_target = len(text.ids) - 1
         if ended or len(text.ids) - text.prompt >= LONGEST:
