@@ -43,9 +43,10 @@ lint: $(STAMP)
 prometheus:
 	deploy/prometheus/unpack.sh
 
-# The end-to-end tests keep both cores busy by themselves.
+# Long modules first, so that short ones fill both workers to the end. The end-to-end tests keep both cores busy alone.
 pytest: model prometheus
-	$(BIN)/python -m pytest -n 2 --dist loadscope tests/unit tests/exact tests/integration $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder \
+		tests/integration tests/exact tests/unit $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)
 
 test: lint
