@@ -14,7 +14,7 @@ from draftproof.engine.interface import Engine, Row
 from draftproof.engine.loading import load_engine, load_tokenizer
 from draftproof.sampling.draft_q import draw, quantise
 from draftproof.sampling.params import Rule
-from draftproof.sampling.rng import Draw, Purpose, random_words, uniforms
+from draftproof.sampling.rng import Draw, Purpose, random_words, uniforms, unit
 from draftproof.verification.intake import Sent, admit
 from draftproof.verification.round import RoundInput, verify_rounds
 from tests.exact.audited_rounds import GAMMA, Draft, Rounds, shown
@@ -107,7 +107,7 @@ class PairRounds(Rounds):
             places = [(text.key, len(text.ids)) for text in self._texts]
             u = torch.from_numpy(uniforms([Draw(key, at, offset, Purpose.ACCEPT) for key, at in places]))
             words = random_words([Draw(key, at, offset, Purpose.DRAFT) for key, at in places])
-            qs = quantise(self._draft.sent(model, u), ENTRIES, BITS)
+            qs = quantise(self._draft.sent(model, u, torch.from_numpy(unit(words))), ENTRIES, BITS)
             for slot, (row, q) in enumerate(zip(model, qs, strict=True)):
                 word, drawn = int(words[slot]), self._draft.drawn
                 sent[slot].append(Sent(draw(q, word) if drawn is None else drawn(row, q, word), q))

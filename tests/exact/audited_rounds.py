@@ -30,11 +30,12 @@ class Draft:
     """How a draft proposes.
 
     Attributes:
-        sent: probabilities [N, V] of its model -> what it sends, of the accept numbers float64[N] it could know.
+        sent: probabilities [N, V] of its model -> what it sends, of the numbers it could know: those that decide on
+            acceptance, float64[N], and those it draws with.
         drawn: how it draws, from the full row float32[V], what it sends and a word; None: as q and the word say.
     """
 
-    sent: Callable[[Tensor, Tensor], Tensor] = lambda q, u: q
+    sent: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda q, u, v: q
     drawn: Callable[[Tensor, Lattice, int], int] | None = None
 
 
@@ -63,18 +64,32 @@ def from_all(row: Tensor, q: Lattice, word: int) -> int:
     return tempered(row.numpy(), 1.0, word)
 
 
-def top_50(q: Tensor, u: Tensor) -> Tensor:
+def top_50(q: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """Sends the 50 likeliest alone."""
     least = q.topk(50, dim=1).values[:, -1:]
     kept = torch.where(q >= least, q, 0.0)
     return kept / kept.sum(dim=1, keepdim=True)
 
 
-def after_the_numbers(q: Tensor, u: Tensor) -> Tensor:
-    """Sends and draws from a flat q where the accept number is small, and from a sharp one elsewhere."""
-    heat = torch.where(u < 0.5, 0.75, 1.3)[:, None]
-    powered = q.pow(heat.float())
+def heated(q: Tensor, power: Tensor) -> Tensor:
+    powered = q.pow(power.float())
     return powered / powered.sum(dim=1, keepdim=True)
+
+
+def after_the_numbers(q: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """Sends and draws from a flat q where the accept number is small, and from a sharp one elsewhere."""
+    return heated(q, torch.where(u < 0.5, 0.75, 1.3)[:, None])
+
+
+def to_please(q: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """Of a flat and a sharp q, sends and draws from the one whose draw looks the more acceptable: a better rate."""
+    offers, merits = [], []
+    for power in (0.75, 1.3):
+        offer = heated(q, torch.full((len(q), 1), power))
+        token = torch.searchsorted(offer.double().cumsum(1), v[:, None]).clamp(max=q.shape[1] - 1)
+        offers.append(offer)
+        merits.append((q.gather(1, token) / offer.gather(1, token))[:, 0])
+    return torch.where((merits[0] > merits[1])[:, None], offers[0], offers[1])
 
 
 HONEST = Draft()
@@ -83,7 +98,7 @@ CHEATS = {
     "draws from all, sends 50": Draft(sent=top_50, drawn=from_all),
     "swaps two": Draft(drawn=swapped),
 }
-KNOWING = Draft(sent=after_the_numbers)
+KNOWING = {"by the accept number": Draft(sent=after_the_numbers), "to please": Draft(sent=to_please)}
 
 
 class Rounds:
@@ -122,7 +137,7 @@ class Rounds:
         places = [(key, offset) for key in keys for offset in range(GAMMA)]
         u = torch.from_numpy(uniforms([Draw(key, 1, offset, Purpose.ACCEPT) for key, offset in places]))
         words = random_words([Draw(key, 1, offset, Purpose.DRAFT) for key, offset in places])
-        qs = quantise(self._draft.sent(model, u), ENTRIES, BITS)
+        qs = quantise(self._draft.sent(model, u, torch.from_numpy(unit(words))), ENTRIES, BITS)
         rounds, seen, rows = [], [], []
         for b, key in enumerate(keys):
             sent = []

@@ -30,12 +30,13 @@ def test_a_draft_that_draws_otherwise_is_caught_without_the_check_of_draws(cheat
 
 @pytest.mark.parametrize("vocab", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_draft_that_knows_the_numbers_is_caught_with_the_check(rule: Rule, vocab: int) -> None:
-    """Every proposal is an honest draw from the q it came with."""
-    alarm = Rounds(vocab, KNOWING, rule, check=True).until(WITHIN)
-    print(rule, vocab, alarm)
+@pytest.mark.parametrize("cheat", KNOWING)
+def test_a_draft_that_knows_the_numbers_is_caught_with_the_check(cheat: str, rule: Rule, vocab: int) -> None:
+    """Every proposal repeats as a draw from the q it came with; places tell where q was chosen by that draw."""
+    alarm = Rounds(vocab, KNOWING[cheat], rule, check=True).until(WITHIN)
+    print(cheat, rule, vocab, alarm)
     assert alarm is not None
-    assert alarm.check is not Check.PROPOSALS
+    assert (alarm.check is Check.PROPOSALS) is (cheat == "to please")
 
 
 @pytest.mark.parametrize("vocab", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
