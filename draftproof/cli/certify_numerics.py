@@ -24,7 +24,7 @@ async def measure(
 ) -> dict[str, Any]:
     """Total variation between p as served and p by the model in float32, at T = 1 and without filters.
 
-    The contexts are texts that the cluster writes itself, cut at each length.
+    The contexts are texts that the cluster writes itself, the same each time, cut at each length.
 
     Args:
         prompt: what they begin with.
@@ -46,9 +46,9 @@ async def measure(
         )
     found: dict[int, list[float]] = {length: [] for length in lengths}
     with console.status("comparing p with float32"):
-        for _ in range(TEXTS):
+        for seed in range(TEXTS):
             written = await client.generate(
-                token_ids=prompt, max_tokens=max(1, lengths[-1] - len(prompt)), ignore_eos=True
+                token_ids=prompt, max_tokens=max(1, lengths[-1] - len(prompt)), ignore_eos=True, seed=seed, gamma=0
             )
             text = [*prompt, *written.token_ids]
             for length in lengths:

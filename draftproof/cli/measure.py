@@ -136,8 +136,9 @@ def fit(loads: Sequence[Load]) -> dict[str, Any]:
     base, token = line([(one.pass_tokens, one.pass_seconds + one.round_verify) for one in loads])
     drafting = [one for one in loads if one.gamma > 0]
     single = [one for one in drafting if one.step_rows <= 1.01] or drafting
-    # what drafting takes beside the model is part of a step
+    # what drafting takes beside the model is part of a step; drafted ahead it is hidden, but its pass is the least
     step = sum(one.round_draft for one in single) / sum(one.gamma for one in single)
+    step = max(step, min(one.step_seconds for one in single))
     _, row = line([(one.step_rows, one.step_seconds) for one in drafting])
     alone = [one for one in loads if not one.gamma]
     overhead = min(one.round_seconds - base - token * one.pass_tokens for one in alone)
