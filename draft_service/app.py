@@ -102,6 +102,7 @@ class DraftApp:
         config: DraftConfig,
         load_weights: Loader = unsupported,
         copier: Copier | None = None,
+        thread: ModelThread | None = None,
     ) -> None:
         self._config = config
         self._tokens = process.vocabulary(tokenizer, vocab_size)
@@ -112,7 +113,7 @@ class DraftApp:
         self._metrics.build_info(
             role="draft", version=VERSION, model=drafter.name, weights_sha256=drafter.weights_sha256
         )
-        self._thread = ModelThread("draft")
+        self._thread = thread or ModelThread("draft")
         self._loop = DraftLoop(drafter, self._thread, self._metrics, config.stall_timeout, self._on_drafter, copier)
         limits = config.listen.limits
         self._generator = Generator(
@@ -263,7 +264,8 @@ def load(config: DraftConfig) -> DraftApp:
     if config.drafter == "ngram":
         copier = None if config.replay else Copier(2, 4, alone=True)
         return DraftApp(_replaying(NgramDrafter(), config), tokenizer, tokenizer.vocab_size, config, copier=copier)
-    engine = load_engine(config.model, tokenizer=tokenizer)
+    thread = ModelThread("draft")
+    engine = thread.call(load_engine, config.model, tokenizer=tokenizer)
     log.info("model loaded", model=engine.name, slots=engine.slots, kv_budget_mb=round(engine.kv_bytes / 2**20))
     # llama.cpp reads its weights from a file of its own
     loader = WeightsLoader(engine, tokenizer, config.model) if isinstance(engine, TransformersEngine) else unsupported
@@ -275,7 +277,7 @@ def load(config: DraftConfig) -> DraftApp:
     )
     # what earlier outputs go on with comes before what the text itself does
     copier = Copier() if config.drafter == "hybrid" and not config.replay else None
-    return DraftApp(_replaying(drafter, config), tokenizer, engine.vocab_size, config, loader, copier)
+    return DraftApp(_replaying(drafter, config), tokenizer, engine.vocab_size, config, loader, copier, thread)
 
 
 def _replaying(drafter: Drafter, config: DraftConfig) -> Drafter:

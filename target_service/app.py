@@ -46,13 +46,18 @@ class TargetApp:
     """Serves TargetService and GenerationService (target-only) for one engine."""
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, config: TargetConfig, load_weights: Loader = unsupported
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        config: TargetConfig,
+        load_weights: Loader = unsupported,
+        thread: ModelThread | None = None,
     ) -> None:
         if tokenizer.vocab_size < engine.vocab_size:
             raise ConfigError("model", f"the tokenizer knows {tokenizer.vocab_size} of {engine.vocab_size} tokens")
         self._config = config
         self.registry = CollectorRegistry()
-        self._thread = ModelThread("model")
+        self._thread = thread or ModelThread("model")
         metrics = TargetMetrics(self.registry, config.verifier.max_gamma)
         metrics.build_info(role="target", version=VERSION, model=engine.name, weights_sha256=engine.weights_sha256)
         self._verifier = Verifier(engine, tokenizer, config.verifier, metrics, self._thread, self._on_health)
@@ -154,7 +159,8 @@ def load(config: TargetConfig) -> TargetApp:
     from draftproof.engine.updating import WeightsLoader
 
     tokenizer = load_tokenizer(config.model)
-    engine = load_engine(config.model, tokenizer=tokenizer)
+    thread = ModelThread("model")
+    engine = thread.call(load_engine, config.model, tokenizer=tokenizer)
     log.info(
         "model loaded",
         model=engine.name,
@@ -164,4 +170,4 @@ def load(config: TargetConfig) -> TargetApp:
     )
     # llama.cpp reads its weights from a file of its own
     loader = WeightsLoader(engine, tokenizer, config.model) if isinstance(engine, TransformersEngine) else unsupported
-    return TargetApp(engine, tokenizer, config, loader)
+    return TargetApp(engine, tokenizer, config, loader, thread)

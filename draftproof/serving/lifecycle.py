@@ -20,6 +20,7 @@ log = structlog.get_logger(__name__)
 PARENT = "DRAFTPROOF_PARENT"
 """Variable with the process that a service must not outlive; unset: it may outlive any."""
 _PARENT_SECONDS = 1.0
+_INTERRUPTED = 130
 
 
 class App(Protocol):
@@ -96,7 +97,7 @@ def main(build: Callable[[], App]) -> None:
         print(f"error: {error.message}", file=sys.stderr)
         code = 1
     except KeyboardInterrupt:
-        code = 130
+        code = _INTERRUPTED
     finally:
         _leave_stuck_threads(code or 1)
     if code:
@@ -106,8 +107,9 @@ def main(build: Callable[[], App]) -> None:
 def _leave_stuck_threads(code: int) -> None:
     """Ends the process at once where a call into a model never returns: a regular exit would wait for it for ever."""
     if threads := model_thread.stuck():
-        log.error("a call into the model does not return; leaving it", threads=threads)
-        print("error: a call into the model does not return; the process ends without it", file=sys.stderr)
+        if code != _INTERRUPTED:
+            log.error("a call into the model does not return; leaving it", threads=threads)
+            print("error: a call into the model does not return; the process ends without it", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

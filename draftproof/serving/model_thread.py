@@ -1,4 +1,8 @@
-"""The one thread that owns a model, so that the event loop never waits for it."""
+"""The one thread that owns a model, so that the event loop never waits for it.
+
+The model is loaded there too. Each thread that computes gets OpenMP helpers of its own, and those of a thread that
+loaded a model and then only waits still slow down every later pass on another.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +33,24 @@ class ModelThread:
         """Whether a call is running or waits for its turn."""
         return bool(self._calls)
 
+    def call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs one call and waits for it, for what comes before there is an event loop."""
+        return self._submit(call, *args, **kwargs).result()
+
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs one call. A cancelled caller leaves the call running: shield what must not be lost."""
-        future = self._executor.submit(call, *args, **kwargs)
-        self._calls.add(future)
-        future.add_done_callback(self._calls.discard)
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self._submit(call, *args, **kwargs))
 
     def stop(self, patience: float = 5.0) -> None:
         """Ends the thread once the running call has returned; waits `patience` seconds for that at most."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         concurrent.futures.wait(set(self._calls), timeout=patience)
+
+    def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future = self._executor.submit(call, *args, **kwargs)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
 
 
 def stuck() -> list[str]:
