@@ -53,6 +53,15 @@ class ModelThread:
         return future
 
 
+async def aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs one call that computes beside the models; its thread and the OpenMP helpers that it gets end with it."""
+    thread = ModelThread("aside")
+    try:
+        return await thread.run(call, *args, **kwargs)
+    finally:
+        thread.stop(0.0)
+
+
 def stuck() -> list[str]:
     """Names of the threads whose call has not returned; the interpreter would wait for them at its exit."""
     return sorted(thread.name for thread in _threads if thread.busy)

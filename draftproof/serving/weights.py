@@ -14,6 +14,7 @@ import grpc.aio
 
 from draftproof.engine.interface import Update
 from draftproof.errors import InvalidArgumentError, OverloadedError, ProtocolError, UnsupportedError
+from draftproof.serving.model_thread import aside
 from draftproof.v1 import orchestrator_pb2, weights_pb2, weights_pb2_grpc
 from draftproof.wire.weights import MAX_CHUNK_BYTES
 
@@ -63,7 +64,7 @@ class WeightsServicer(weights_pb2_grpc.WeightsServiceServicer):
             raise OverloadedError("another weights update is under way", retry_delay=1.0)
         async with self._busy:
             async with received(header, request_iterator) as (path, _):
-                update = await asyncio.to_thread(self._load, path)
+                update = await aside(self._load, path)
             version = header.version if header.HasField("version") else None
             restart = header.running == weights_pb2.RUNNING_SESSIONS_RESTART
             return weights_pb2.UpdateWeightsResponse(servers=[await self._change(update, version, restart)])

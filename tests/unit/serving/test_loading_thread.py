@@ -11,7 +11,7 @@ import target_service.app
 from draft_service.app import DraftConfig
 from draftproof.engine import loading
 from draftproof.errors import ModelLoadError
-from draftproof.serving.model_thread import ModelThread
+from draftproof.serving.model_thread import ModelThread, aside
 from draftproof.serving.options import ListenConfig
 from target_service.app import TargetConfig
 
@@ -40,3 +40,12 @@ def test_services_load_on_the_models_thread(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ModelLoadError, match="broken"):
         draft_service.app.load(DraftConfig(drafter="model", listen=listen))
     assert [name.split("_")[0] for name in names] == ["model", "draft"]
+
+
+async def test_what_computes_aside_leaves_no_thread() -> None:
+    before = threading.active_count()
+    thread = await aside(threading.current_thread)
+    assert thread is not threading.current_thread()
+    thread.join(20.0)
+    assert not thread.is_alive()
+    assert threading.active_count() == before
